@@ -1,0 +1,81 @@
+"""The active block of a sequence as values: which positions are decided, and what the model would put elsewhere.
+
+Undecided is a boolean map, never a comparison with the mask id: a prompt may contain that id as ordinary text.
+Pure numpy; knows nothing of models or requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockState:
+    """One state of a block. Token ids count only where `decided` holds; elsewhere they are 0."""
+
+    token_ids: IntArray  # [L]
+    decided: BoolArray  # [L]
+
+    def __post_init__(self) -> None:
+        assert self.token_ids.shape == self.decided.shape
+
+    @staticmethod
+    def masked(block_length: int) -> BlockState:
+        """The state in which nothing is decided."""
+        return BlockState(np.zeros(block_length, np.int64), np.zeros(block_length, np.bool_))
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.decided.all())
+
+    @property
+    def num_masked(self) -> int:
+        return int(self.decided.size - np.count_nonzero(self.decided))
+
+    def fill(self, positions: IntArray, candidates: Candidates) -> BlockState:
+        """This state with undecided `positions` ([n]) decided as `candidates` say: the transfer."""
+        assert not self.decided[positions].any(), "a decided position is never decided again"
+        token_ids, decided = self.token_ids.copy(), self.decided.copy()
+        token_ids[positions] = candidates.token_ids[positions]
+        decided[positions] = True
+        return BlockState(token_ids, decided)
+
+    def filled_since(self, earlier: BlockState) -> IntArray:
+        """Positions ([n], ascending) decided here and not in `earlier`."""
+        return np.flatnonzero(self.decided & ~earlier.decided)
+
+    def equals(self, other: BlockState) -> bool:
+        """Same positions decided, with the same tokens."""
+        return bool(np.array_equal(self.decided, other.decided) and np.array_equal(self.token_ids, other.token_ids))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """What the model would put at each undecided position of one block state, from one forward at that state.
+
+    token_ids        [L] argmax, or the sampled token at temperature > 0
+    log_confidence   [L] natural log of the float32 softmax probability, at temperature 1, of that token;
+                     -inf at positions that were decided in that state
+    """
+
+    token_ids: IntArray
+    log_confidence: FloatArray
+
+    @property
+    def confidence(self) -> FloatArray:
+        """[L] probability of each candidate; 0 where the position was decided."""
+        result: FloatArray = np.exp(self.log_confidence)
+        return result
+
+    def ranked(self, state: BlockState) -> IntArray:
+        """Undecided positions of `state`, most confident first; ties go to the lower position."""
+        masked = np.flatnonzero(~state.decided)
+        # A stable sort of the negated values keeps equal confidences in ascending position.
+        return masked[np.argsort(-self.log_confidence[masked], kind="stable")]

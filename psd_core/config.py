@@ -1,0 +1,117 @@
+"""Settings of a decoder and of an engine, validated when built.
+
+Every value is final once constructed; deriving another setting makes a new object (`dataclasses.replace`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from psd_core.errors import ConfigError
+
+PolicyName = Literal["greedy", "topk", "threshold"]
+AcceptanceName = Literal["exact", "subset", "token"]
+CacheName = Literal["none", "dual"]
+DraftIncrement = int | Literal["policy"]
+
+POLICY_NAMES: Final[tuple[str, ...]] = get_args(PolicyName)
+ACCEPTANCE_NAMES: Final[tuple[str, ...]] = get_args(AcceptanceName)
+CACHE_NAMES: Final[tuple[str, ...]] = get_args(CacheName)
+
+MAX_BLOCK_LENGTH: Final = 1024
+MAX_DRAFT_DEPTH: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderConfig:
+    """How one request is decoded. The four axes are independent: policy, cache, draft, acceptance.
+
+    policy            rule that picks the positions to decide (psd_core.policies)
+    k                 positions per denoising step of `topk`
+    threshold         confidence from which `threshold` decides a position, in [0, 1]
+    block_length      positions denoised together, L
+    draft_depth       number of drafted states per denoising step, D; 0 is the policy alone
+    draft_increment   positions added per drafted state, or "policy": what the policy picks from stale candidates
+    acceptance        when a drafted state counts (psd_core.speculation.verify)
+    cache             which positions a denoising forward computes (psd_core.kvcache.modes)
+    canvas_blocks     masked blocks visible beyond the active one; None shows the whole canvas
+    """
+
+    policy: PolicyName = "threshold"
+    k: int = 2
+    threshold: float = 0.9
+    block_length: int = 32
+    draft_depth: int = 3
+    draft_increment: DraftIncrement = 1
+    acceptance: AcceptanceName = "exact"
+    cache: CacheName = "none"
+    canvas_blocks: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_choice("policy", self.policy, POLICY_NAMES)
+        _check_choice("acceptance", self.acceptance, ACCEPTANCE_NAMES)
+        _check_choice("cache", self.cache, CACHE_NAMES)
+        _check_int("k", self.k, 1, MAX_BLOCK_LENGTH)
+        _check_unit("threshold", self.threshold)
+        _check_int("block_length", self.block_length, 1, MAX_BLOCK_LENGTH)
+        _check_int("draft_depth", self.draft_depth, 0, MAX_DRAFT_DEPTH)
+        if self.draft_increment != "policy":
+            if isinstance(self.draft_increment, str):
+                raise ConfigError(
+                    "draft_increment",
+                    f"draft_increment must be an integer or 'policy', got {self.draft_increment!r}",
+                )
+            _check_int("draft_increment", self.draft_increment, 1, MAX_BLOCK_LENGTH)
+        if self.canvas_blocks is not None:
+            _check_int("canvas_blocks", self.canvas_blocks, 0, 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Limits of one engine.
+
+    max_num_seqs              sequences that may run at once
+    max_num_batched_tokens    query tokens per forward; a single larger span runs alone
+    max_model_len             context limit in tokens (prompt + canvas); None takes the model's own
+    max_cache_tokens          slots of the key-value arena, in tokens; None takes room for max_num_seqs full
+                              contexts with as much scratch, or 2^18 slots, whichever is less
+    max_logit_rows            positions projected to the vocabulary at once; bounds the logits' memory
+    undefined_ids             ids of the vocabulary that no tokenizer defines; never chosen, like the mask id
+    """
+
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 8192
+    max_model_len: int | None = None
+    max_cache_tokens: int | None = None
+    max_logit_rows: int = 1024
+    undefined_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_int("max_num_seqs", self.max_num_seqs, 1, 65_536)
+        _check_int("max_num_batched_tokens", self.max_num_batched_tokens, 1, 2**24)
+        _check_int("max_logit_rows", self.max_logit_rows, 1, 2**20)
+        for name in ("max_model_len", "max_cache_tokens"):
+            value = getattr(self, name)
+            if value is not None:
+                _check_int(name, value, 1, 2**31)
+
+
+def _check_choice(param: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(param, f"{param} must be one of {', '.join(choices)}; got {value!r}")
+
+
+def _check_int(param: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(param, f"{param} must be an integer, got {value!r}")
+    if not low <= value <= high:
+        raise ConfigError(param, f"{param} must be between {low} and {high}, got {value}")
+
+
+def _check_unit(param: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(param, f"{param} must be a number, got {value!r}")
+    if not math.isfinite(value) or not 0.0 <= value <= 1.0:
+        raise ConfigError(param, f"{param} must be between 0 and 1, got {value}")

@@ -1,0 +1,40 @@
+"""Judges every span of a forward: which drafted rows held. Pure; the scheduler applies the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psd_core.block import Candidates
+from psd_core.plan import Span, StepPlan
+from psd_core.policies import make_policy
+from psd_core.speculation import accept
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """The outcome of one span. `path` holds the accepted rows, from row 0 to the deepest consistent one."""
+
+    span: Span
+    candidates: tuple[Candidates | None, ...]  # per row
+    path: tuple[int, ...]
+
+    @property
+    def accepted_depth(self) -> int:
+        """Index of the deepest accepted draft; 0 is the sequence's own state."""
+        return self.path[-1]
+
+    @property
+    def num_accepted(self) -> int:
+        """Drafted positions that held."""
+        return self.span.rows[0].num_masked - self.span.rows[self.path[-1]].num_masked
+
+
+def decide(plan: StepPlan, candidates: Sequence[Sequence[Candidates | None]]) -> list[Decision]:
+    """One decision per span, in the plan's order. `candidates` as `Runner.run` returns them."""
+    decisions = []
+    for span, scored in zip(plan.spans, candidates, strict=True):
+        decoder = span.request.decoder
+        path = accept(span.rows, scored, make_policy(decoder), decoder.acceptance)
+        decisions.append(Decision(span, tuple(scored), path))
+    return decisions

@@ -1,0 +1,104 @@
+"""The engine: add requests, step, collect events. One forward per step, synchronous, usable without any server.
+
+engine = Engine(load_model(demo_path()), EngineConfig())
+engine.add(request)
+while engine.has_work():
+    output = engine.step()
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from psd_core.admission import Limits, check
+from psd_core.config import EngineConfig
+from psd_core.decide import Decision, decide
+from psd_core.errors import ConfigError
+from psd_core.events import Phase, StepOutput, StepReport
+from psd_core.models.layers import DiffusionDecoder
+from psd_core.plan import StepPlan
+from psd_core.request import Request
+from psd_core.runner import Runner, describe
+from psd_core.scheduler import Scheduler
+
+DEFAULT_MAX_CACHE_TOKENS = 2**18
+
+
+class Engine:
+    """One model and the requests it is working on. Not thread-safe: one owner calls it."""
+
+    def __init__(
+        self, model: DiffusionDecoder, config: EngineConfig, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """clock: seconds, monotonic. ConfigError if a limit exceeds what the model allows."""
+        spec = model.spec
+        max_model_len = spec.max_positions if config.max_model_len is None else config.max_model_len
+        if max_model_len > spec.max_positions:
+            raise ConfigError(
+                "max_model_len",
+                f"max_model_len must be at most the model's {spec.max_positions}, got {max_model_len}",
+            )
+        num_slots = config.max_cache_tokens or min(config.max_num_seqs * 2 * max_model_len, DEFAULT_MAX_CACHE_TOKENS)
+        self.limits = Limits(max_model_len, spec.vocab_size, num_slots)
+        self._clock = clock
+        banned_ids = tuple(sorted({spec.mask_id, *config.undefined_ids}))
+        self._scheduler = Scheduler(config, num_slots, spec.mask_id)
+        self._runner = Runner(model, num_slots, config.max_logit_rows, banned_ids)
+        self._cancelled: list[str] = []
+
+    def add(self, request: Request) -> None:
+        """Queue a request. RequestError or ContextError if it can never be served; nothing is queued then."""
+        check(request, self.limits)
+        self._scheduler.add(request, self._clock())
+
+    def cancel(self, request_id: str) -> None:
+        """End a request at the next step, which reports it; unknown and finished ids are ignored."""
+        self._cancelled.append(request_id)
+
+    def has_work(self) -> bool:
+        """Whether `step` has something to do or to report."""
+        return self._scheduler.has_work or bool(self._cancelled)
+
+    def step(self) -> StepOutput:
+        """One forward over everything that runs: plan, forward, decide, apply."""
+        started = self._clock()
+        cancelled = self._scheduler.cancel(self._cancelled, started)
+        self._cancelled = []
+        plan = self._scheduler.plan()
+        if not plan.spans:
+            return StepOutput(occupancy=self._scheduler.occupancy, finished=cancelled)
+        decisions = decide(plan, self._runner.run(plan))
+        ended = self._clock()
+        tokens, canvases, finished = self._scheduler.apply(decisions, started, ended)
+        return StepOutput(
+            occupancy=self._scheduler.occupancy,
+            tokens=tokens,
+            canvases=canvases,
+            finished=cancelled + finished,
+            report=_report(plan, decisions, ended - started),
+        )
+
+    def check_integrity(self) -> None:
+        """Assert that cache slots and sequences agree."""
+        self._scheduler.check_integrity()
+
+
+def _report(plan: StepPlan, decisions: list[Decision], seconds: float) -> StepReport:
+    phases = {span.phase for span in plan.spans}
+    phase: Phase = "mixed" if len(phases) > 1 else plan.spans[0].phase
+    rows, tokens = describe(plan.spans)
+    denoised = [decision for decision in decisions if decision.span.phase == "denoise"]
+    depths = [0] * (1 + max((decision.accepted_depth for decision in denoised), default=0))
+    for decision in denoised:
+        depths[decision.accepted_depth] += 1
+    return StepReport(
+        phase=phase,
+        seconds=seconds,
+        rows=rows,
+        tokens=tokens,
+        drafted_tokens=sum(span.num_drafted for span in plan.spans),
+        accepted_tokens=sum(decision.num_accepted for decision in decisions),
+        accepted_depths=tuple(depths),
+        mean_draft_depth=sum(len(span.rows) - 1 for span in plan.spans) / len(plan.spans),
+    )

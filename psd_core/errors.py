@@ -1,0 +1,44 @@
+"""Errors that a caller can cause. Faults of our own are assertions.
+
+PsdError
+├── ConfigError          a setting is out of range or two settings do not fit each other
+├── RequestError         a request cannot be served; names the field, the limit and the given value
+│   └── ContextError     prompt plus canvas does not fit the context
+└── CheckpointError      a checkpoint folder cannot be loaded; names the file, key or tensor
+"""
+
+from __future__ import annotations
+
+
+class PsdError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class ConfigError(PsdError):
+    """A setting is out of range, or two settings do not fit each other. `param` names the setting."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+        self.message = message
+
+
+class RequestError(PsdError):
+    """A request cannot be served. `param` is the field at fault, `code` a stable label for clients."""
+
+    code = "invalid_value"
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+        self.message = message
+
+
+class ContextError(RequestError):
+    """Prompt plus canvas does not fit the context of the model."""
+
+    code = "context_length_exceeded"
+
+
+class CheckpointError(PsdError):
+    """A checkpoint folder is missing, incomplete or of an unknown architecture."""

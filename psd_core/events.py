@@ -1,0 +1,128 @@
+"""What the engine reports: plain data, one `StepOutput` per engine step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+EngineFinishReason = Literal["stop", "length", "cancelled"]
+Phase = Literal["refresh", "denoise", "mixed"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokensEvent:
+    """Final tokens of one request, in order; never revised. The last ones come before `FinishedEvent`.
+
+    logprobs are natural-log probabilities at temperature 1 of each token at the moment it was decided.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CanvasEvent:
+    """The active block of a watched request after one forward.
+
+    start        index of the block's first position among the generated ones
+    token_ids    per position of the block: the decided token, or None
+    confidences  per position: probability of the token when it was decided, else of the latest candidate
+    depths       per position: None undecided, 0 decided by the policy, d >= 1 by the draft of that depth
+    forwards     forwards of this request so far
+    drafted      positions that the forward's drafts had filled beyond the policy's own state
+    accepted     those of them that held
+    """
+
+    request_id: str
+    start: int
+    token_ids: tuple[int | None, ...]
+    confidences: tuple[float | None, ...]
+    depths: tuple[int | None, ...]
+    forwards: int
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one request cost.
+
+    generated_tokens   tokens up to and including the first stop id, cut at max_tokens
+    discarded_tokens   decided tokens behind that end
+    forwards           forwards the request took part in, refreshes included
+    refresh_forwards   those that recomputed its cached context
+    rows               block states scored over all forwards
+    drafted_tokens     positions that drafts filled beyond the policy's own state
+    accepted_tokens    those of them that held
+    accepted_depths    [d] = denoising forwards whose accepted row was draft d (0: the policy's own state)
+    queue_seconds      from arrival at the engine to the first forward
+    decode_seconds     from the first forward to the end
+    """
+
+    prompt_tokens: int
+    generated_tokens: int
+    discarded_tokens: int
+    forwards: int
+    refresh_forwards: int
+    rows: int
+    drafted_tokens: int
+    accepted_tokens: int
+    accepted_depths: tuple[int, ...]
+    queue_seconds: float
+    decode_seconds: float
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """TPF with refreshes counted; 0 if nothing ran."""
+        return self.generated_tokens / self.forwards if self.forwards else 0.0
+
+    @property
+    def mean_accepted_depth(self) -> float:
+        """Mean draft depth of the accepted rows; 0 without drafts."""
+        total = sum(self.accepted_depths)
+        return sum(d * n for d, n in enumerate(self.accepted_depths)) / total if total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedEvent:
+    """The one terminal event of a request. `stop_id` is the id that ended it, if one did."""
+
+    request_id: str
+    reason: EngineFinishReason
+    stop_id: int | None
+    figures: Figures
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One forward as the metrics see it. Seconds are of the whole step; tokens are query tokens."""
+
+    phase: Phase
+    seconds: float
+    rows: int
+    tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
+    accepted_depths: tuple[int, ...]
+    mean_draft_depth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How full the engine is after a step. cache_ratio is used ÷ all slots of the key-value arena."""
+
+    running: int
+    waiting: int
+    cache_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """Everything one engine step produced. `report` is None if no forward ran."""
+
+    occupancy: Occupancy
+    tokens: list[TokensEvent] = field(default_factory=list)
+    canvases: list[CanvasEvent] = field(default_factory=list)
+    finished: list[FinishedEvent] = field(default_factory=list)
+    report: StepReport | None = None

@@ -1,0 +1,1 @@
+"""The key-value cache: modes (what is computed), slots (who owns what), store (the tensors)."""

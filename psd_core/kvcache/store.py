@@ -1,0 +1,28 @@
+"""The key-value arena: tensors, nothing else. Who owns which slots is the business of `slots`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class KVStore:
+    """Rotated keys and values of every layer, [num_slots, H_kv, D] each.
+
+    Zero-filled: a masked slot has weight 0 in attention, but 0 x NaN of uninitialised memory would be NaN.
+    On CPU untouched pages cost no memory.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_slots: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        shape = (num_slots, num_kv_heads, head_dim)
+        self.num_slots = num_slots
+        self.keys: list[Tensor] = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.values: list[Tensor] = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]

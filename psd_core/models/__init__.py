@@ -1,0 +1,1 @@
+"""Models: shared layers, one short file per family, and the loader."""

@@ -1,0 +1,66 @@
+"""What a model family must say about its checkpoints: one value per family, one row in the table of families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from psd_core.errors import CheckpointError
+from psd_core.models.spec import ModelSpec
+
+ConfigJson = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a checkpoint tensor goes: rows `start` … `stop` - 1 of parameter `name` (all rows by default)."""
+
+    name: str
+    start: int = 0
+    stop: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How checkpoints of one architecture are read."""
+
+    architecture: str  # `architectures[0]` of config.json
+    read_spec: Callable[[ConfigJson], ModelSpec]
+    targets: Callable[[ModelSpec], dict[str, Target]]  # checkpoint tensor name -> parameter
+
+
+def read_int(config: ConfigJson, key: str, default: int | None = None) -> int:
+    """An integer of config.json; CheckpointError if it is missing without a default, or no integer."""
+    value = config.get(key)
+    if value is None:
+        value = default
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise CheckpointError(f"config.json: {key} must be an integer, got {value!r}")
+    return value
+
+
+def read_float(config: ConfigJson, key: str) -> float:
+    """A number of config.json; CheckpointError if it is missing or no number."""
+    value = config.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CheckpointError(f"config.json: {key} must be a number, got {value!r}")
+    return float(value)
+
+
+def require(config: ConfigJson, expected: Mapping[str, object]) -> None:
+    """CheckpointError unless each present key has the one value that this code implements."""
+    for key, wanted in expected.items():
+        value = config.get(key, wanted)
+        if value != wanted and not (value is None and wanted is False):
+            raise CheckpointError(f"config.json: {key} = {value!r} is not supported, only {wanted!r}")
+
+
+def read_ids(config: ConfigJson, key: str) -> tuple[int, ...]:
+    """One token id or a list of them; empty if the key is missing or null."""
+    value = config.get(key)
+    if value is None:
+        return ()
+    ids = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, int) and not isinstance(item, bool) for item in ids):
+        raise CheckpointError(f"config.json: {key} must be a token id or a list of them, got {value!r}")
+    return tuple(ids)

@@ -1,0 +1,117 @@
+"""The decoder shared by all families: one block with switches, every weight a plain parameter.
+
+A family (llada, …) says which checkpoint tensor goes where; nothing here knows a checkpoint's names.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from psd_core.batch import Batch
+from psd_core.kvcache.store import KVStore
+from psd_core.models.attention import attend
+from psd_core.models.spec import ModelSpec
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm, computed in float32 and rounded once."""
+
+    def __init__(self, size: int, eps: float, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.weight = _weight((size,), dtype, device)
+        self.eps = eps
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[T, size] -> [T, size]."""
+        return F.rms_norm(hidden.float(), (hidden.shape[-1],), None, self.eps).to(hidden.dtype) * self.weight
+
+
+class Linear(nn.Module):
+    """y = x W^T (+ b)."""
+
+    def __init__(self, num_in: int, num_out: int, has_bias: bool, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.weight = _weight((num_out, num_in), dtype, device)
+        self.bias = _weight((num_out,), dtype, device) if has_bias else None
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[T, num_in] -> [T, num_out]."""
+        return F.linear(hidden, self.weight, self.bias)
+
+
+class DecoderLayer(nn.Module):
+    """Attention and a gated MLP, each behind a norm and added to the residual stream.
+
+    Query, key and value projections are one matrix, as are gate and up: fewer, larger products.
+    """
+
+    def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads, self.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
+        qkv_size = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
+        self.attention_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
+        self.qkv = Linear(spec.hidden_size, qkv_size, spec.has_qkv_bias, dtype, device)
+        self.out = Linear(spec.num_heads * spec.head_dim, spec.hidden_size, False, dtype, device)
+        self.mlp_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
+        self.gate_up = Linear(spec.hidden_size, 2 * spec.mlp_size, False, dtype, device)
+        self.down = Linear(spec.mlp_size, spec.hidden_size, False, dtype, device)
+
+    def forward(
+        self, hidden: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        """[T, d] -> [T, d]; `keys`, `values` are this layer's part of the arena."""
+        qkv = self.qkv(self.attention_norm(hidden)).view(hidden.shape[0], -1, self.head_dim)
+        num_rotated = self.num_heads + self.num_kv_heads
+        rotated, value = rotate(qkv[:, :num_rotated], *rotary), qkv[:, num_rotated:]
+        query, key = rotated[:, : self.num_heads], rotated[:, self.num_heads :]
+        hidden = hidden + self.out(attend(query, key, value, batch, keys, values).flatten(1))
+        gate, up = self.gate_up(self.mlp_norm(hidden)).chunk(2, dim=-1)
+        result: Tensor = hidden + self.down(F.silu(gate) * up)
+        return result
+
+
+class DiffusionDecoder(nn.Module):
+    """A masked diffusion language model: embeddings, layers, final norm, head. Immutable once loaded.
+
+    Logits at a position predict that position. Rotary tables stay float32 whatever the weights are.
+    """
+
+    def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.spec, self.dtype, self.device = spec, dtype, device
+        self.embedding = _weight((spec.vocab_size, spec.hidden_size), dtype, device)
+        self.layers = nn.ModuleList(DecoderLayer(spec, dtype, device) for _ in range(spec.num_layers))
+        self.final_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
+        self.head = self.embedding
+        if not spec.has_tied_head:
+            self.head = _weight((spec.vocab_size, spec.hidden_size), dtype, device)
+        exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.float32, device=device) / spec.head_dim
+        self.inverse_frequencies = 1.0 / spec.rope_theta**exponents  # [D / 2] float32
+
+    def forward(self, batch: Batch, store: KVStore) -> Tensor:
+        """Final hidden states of all query tokens, [T, d]."""
+        hidden = F.embedding(batch.token_ids, self.embedding)
+        angles = batch.positions[:, None].float() * self.inverse_frequencies[None, :]
+        angles = torch.cat([angles, angles], dim=-1)[:, None, :]  # [T, 1, D]
+        rotary = (angles.cos(), angles.sin())
+        for index, layer in enumerate(self.layers):
+            hidden = layer(hidden, rotary, batch, store.keys[index], store.values[index])
+        result: Tensor = self.final_norm(hidden)
+        return result
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """[M, d] -> logits [M, V] float32."""
+        return F.linear(hidden, self.head).float()
+
+
+def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding, half-split (Llama) layout, in float32: [T, n, D] with tables [T, 1, D]."""
+    wide = heads.float()
+    left, right = wide.chunk(2, dim=-1)
+    return (wide * cos + torch.cat([-right, left], dim=-1) * sin).to(heads.dtype)
+
+
+def _weight(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)

@@ -1,0 +1,23 @@
+"""What a transfer policy is: a pure rule that says which undecided positions to decide now."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from psd_core.block import BlockState, Candidates, IntArray
+
+
+class Policy(Protocol):
+    """Deterministic and stateless: the same state and candidates always give the same positions."""
+
+    def select(self, state: BlockState, candidates: Candidates) -> IntArray:
+        """Undecided positions of `state` to decide now ([n], n >= 1, most confident first).
+
+        `state` must have at least one undecided position, and `candidates` must cover all of them.
+        """
+        ...
+
+
+def denoise(policy: Policy, state: BlockState, candidates: Candidates) -> BlockState:
+    """One denoising step: `state` with the policy's positions filled by their candidates (the pi-step)."""
+    return state.fill(policy.select(state, candidates), candidates)

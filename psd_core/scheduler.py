@@ -1,0 +1,209 @@
+"""Who runs in the next forward, and what a forward changes. The only writer of sequences.
+
+Continuous batching at the level of forwards: a request joins as soon as a place and its cache slots are free, and
+leaves at the forward after its end or cancellation. Refreshes and denoising spans share forwards. A request gets all
+the cache it will ever need when it starts, so whatever runs can always finish: nothing is preempted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+from psd_core.admission import num_slots
+from psd_core.config import EngineConfig
+from psd_core.decide import Decision
+from psd_core.errors import RequestError
+from psd_core.events import CanvasEvent, EngineFinishReason, FinishedEvent, Occupancy, TokensEvent
+from psd_core.kvcache.slots import SlotAllocator
+from psd_core.plan import Span, StepPlan, draft_limit, make_span, num_query_tokens
+from psd_core.request import Request
+from psd_core.sequence import UNDECIDED_DEPTH, Sequence
+
+
+class Scheduler:
+    """Waiting and running sequences and their cache slots. Owns every `Sequence`."""
+
+    def __init__(self, config: EngineConfig, num_cache_slots: int, mask_id: int) -> None:
+        self._config = config
+        self._mask_id = mask_id
+        self._waiting: deque[Sequence] = deque()
+        self._running: dict[str, Sequence] = {}
+        self._slots = SlotAllocator(num_cache_slots)
+        self._step = 0
+
+    def add(self, request: Request, now_seconds: float) -> None:
+        """Queue an admissible request. RequestError if its id is already open."""
+        if request.request_id in self._running or any(
+            sequence.request.request_id == request.request_id for sequence in self._waiting
+        ):
+            raise RequestError("request_id", f"request id {request.request_id!r} is already in use")
+        self._waiting.append(Sequence(request, now_seconds))
+
+    def cancel(self, request_ids: Iterable[str], now_seconds: float) -> list[FinishedEvent]:
+        """End these requests now, whatever state they are in; unknown ids are ignored."""
+        events = []
+        for request_id in request_ids:
+            sequence = self._running.get(request_id) or next(
+                (waiting for waiting in self._waiting if waiting.request.request_id == request_id), None
+            )
+            if sequence is not None:
+                events.append(self._finish(sequence, "cancelled", None, sequence.num_reported, now_seconds))
+        return events
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    @property
+    def occupancy(self) -> Occupancy:
+        total = self._slots.num_slots
+        return Occupancy(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            cache_ratio=self._slots.num_used / total if total else 0.0,
+        )
+
+    def plan(self) -> StepPlan:
+        """Start what can start, then fill the next forward up to the token budget.
+
+        Whoever waited longest comes first and always gets its span, alone if it is larger than the budget; so every
+        running sequence is served within as many forwards as there are running sequences. Where room is short,
+        drafts are shed before sequences are, but only if that cannot change the tokens (`exact`).
+        """
+        self._start_waiting()
+        self._step += 1
+        budget = self._config.max_num_batched_tokens
+        spans: list[Span] = []
+        # sorted() is stable: among equals the longest-running comes first.
+        for sequence in sorted(self._running.values(), key=lambda sequence: sequence.last_scheduled_step):
+            depth = draft_limit(sequence)
+            lowest = 0 if sequence.request.decoder.acceptance == "exact" else depth
+            while depth > lowest and num_query_tokens(sequence, depth) > budget:
+                depth -= 1
+            if spans and num_query_tokens(sequence, depth) > budget:
+                continue
+            span = make_span(sequence, depth, self._mask_id)
+            sequence.last_scheduled_step = self._step
+            spans.append(span)
+            budget -= span.num_tokens
+            if budget <= 0:
+                break
+        return StepPlan(tuple(spans))
+
+    def apply(
+        self, decisions: Iterable[Decision], started_seconds: float, now_seconds: float
+    ) -> tuple[list[TokensEvent], list[CanvasEvent], list[FinishedEvent]]:
+        """Move every sequence of a forward on, and say what became final. Seconds: when the forward began, ended."""
+        tokens: list[TokensEvent] = []
+        canvases: list[CanvasEvent] = []
+        finished: list[FinishedEvent] = []
+        for decision in decisions:
+            sequence = self._running[decision.span.request.request_id]
+            block_index = sequence.block_index
+            _count(sequence, decision, started_seconds)
+            sequence.advance(decision.span.rows, decision.candidates, decision.path)
+            if sequence.request.watch:
+                canvases.append(_canvas_event(sequence, block_index, decision))
+            end = sequence.find_end()
+            tokens += _report_tokens(sequence, end[0] if end else None)
+            if end:
+                num_tokens, stop_id = end
+                reason: EngineFinishReason = "length" if stop_id is None else "stop"
+                finished.append(self._finish(sequence, reason, stop_id, num_tokens, now_seconds))
+        return tokens, canvases, finished
+
+    def check_integrity(self) -> None:
+        """Assert that exactly the running sequences hold cache slots, and that none is lost."""
+        self._slots.check_integrity()
+        held = sum(num_slots(sequence.request) for sequence in self._running.values())
+        assert held == self._slots.num_used, f"{self._slots.num_used} slots in use, {held} accounted for"
+
+    def _start_waiting(self) -> None:
+        """First come, first served: whoever is at the head waits until its slots are free."""
+        while self._waiting and len(self._running) < self._config.max_num_seqs:
+            sequence = self._waiting[0]
+            wanted = num_slots(sequence.request)
+            if wanted:
+                sequence.slot_start = self._slots.allocate(wanted)
+                if sequence.slot_start is None:
+                    return
+            self._waiting.popleft()
+            self._running[sequence.request.request_id] = sequence
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        reason: EngineFinishReason,
+        stop_id: int | None,
+        num_tokens: int,
+        now_seconds: float,
+    ) -> FinishedEvent:
+        """Take a sequence out and give its slots back. The one way to leave."""
+        request_id = sequence.request.request_id
+        if self._running.pop(request_id, None) is None:
+            self._waiting.remove(sequence)
+        if sequence.slot_start is not None:
+            self._slots.free(sequence.slot_start)
+        return FinishedEvent(request_id, reason, stop_id, sequence.figures(num_tokens, now_seconds))
+
+
+def _count(sequence: Sequence, decision: Decision, started_seconds: float) -> None:
+    span = decision.span
+    if sequence.first_forward_seconds is None:
+        sequence.first_forward_seconds = started_seconds
+    sequence.forwards += 1
+    sequence.rows += span.token_ids.shape[0]
+    if span.phase == "refresh":
+        sequence.refresh_forwards += 1
+    else:
+        sequence.accepted_depths[decision.accepted_depth] += 1
+    sequence.drafted_tokens += span.num_drafted
+    sequence.accepted_tokens += decision.num_accepted
+
+
+def _report_tokens(sequence: Sequence, end: int | None) -> list[TokensEvent]:
+    """The newly final tokens of one sequence, at the granularity it asked for; none or one event."""
+    stop = sequence.frontier
+    if sequence.request.granularity == "block":
+        stop -= stop % sequence.block_length
+    stop = min(stop, sequence.request.max_tokens) if end is None else end
+    start = sequence.num_reported
+    if stop <= start:
+        return []
+    sequence.num_reported = stop
+    return [
+        TokensEvent(
+            sequence.request.request_id,
+            sequence.generated_ids(start, stop),
+            tuple(sequence.logprobs[start:stop].tolist()),
+        )
+    ]
+
+
+def _canvas_event(sequence: Sequence, block_index: int, decision: Decision) -> CanvasEvent:
+    """The block a forward worked on, as it stands after that forward."""
+    start = block_index * sequence.block_length
+    index = range(start, start + sequence.block_length)
+    latest = decision.candidates[decision.path[-1]]
+    decided = [bool(sequence.decided[i]) for i in index]
+    confidences: list[float | None] = []
+    for i, done in zip(index, decided, strict=True):
+        if done:
+            confidences.append(math.exp(sequence.logprobs[i]))
+        else:
+            confidences.append(None if latest is None else math.exp(latest.log_confidence[i - start]))
+    return CanvasEvent(
+        request_id=sequence.request.request_id,
+        start=start,
+        token_ids=tuple(
+            int(sequence.canvas_ids[sequence.num_prompt + i]) if done else None
+            for i, done in zip(index, decided, strict=True)
+        ),
+        confidences=tuple(confidences),
+        depths=tuple(None if sequence.depths[i] == UNDECIDED_DEPTH else int(sequence.depths[i]) for i in index),
+        forwards=sequence.forwards,
+        drafted=decision.span.num_drafted,
+        accepted=decision.num_accepted,
+    )
