@@ -1,0 +1,117 @@
+"""Drives an engine in tests, and the hypothesis strategies for requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from psd_core.config import ACCEPTANCE_NAMES, CACHE_NAMES, POLICY_NAMES, DecoderConfig, EngineConfig
+from psd_core.engine import Engine
+from psd_core.events import FinishedEvent, StepOutput
+from psd_core.models.layers import DiffusionDecoder
+from psd_core.request import Request, SamplingParams
+from tests.engine.tiny import VOCAB_SIZE
+
+
+@dataclass
+class Outcome:
+    """Everything an engine said about one request."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finished: FinishedEvent | None = None
+
+
+class Driver:
+    """Collects events by request and checks what must hold for every stream of events."""
+
+    def __init__(self, model: DiffusionDecoder, config: EngineConfig | None = None) -> None:
+        self.engine = Engine(model, config or EngineConfig(max_num_batched_tokens=4096))
+        self.outcomes: dict[str, Outcome] = {}
+        self.forwards = 0
+
+    def add(self, request: Request) -> None:
+        self.engine.add(request)
+        self.outcomes[request.request_id] = Outcome()
+
+    def step(self) -> StepOutput:
+        output = self.engine.step()
+        self.forwards += output.report is not None
+        for event in output.tokens:
+            outcome = self.outcomes[event.request_id]
+            assert outcome.finished is None, "tokens after the terminal event"
+            assert event.token_ids, "an empty event"
+            outcome.token_ids += event.token_ids
+            outcome.logprobs += event.logprobs
+        for event in output.finished:
+            outcome = self.outcomes[event.request_id]
+            assert outcome.finished is None, "two terminal events"
+            outcome.finished = event
+        self.engine.check_integrity()
+        return output
+
+    def run(self) -> None:
+        while self.engine.has_work():
+            self.step()
+        assert all(outcome.finished for outcome in self.outcomes.values()), "a request ended in silence"
+
+
+def run_alone(model: DiffusionDecoder, request: Request) -> tuple[Outcome, FinishedEvent]:
+    """The batch-of-one outcome of `request`."""
+    driver = Driver(model)
+    driver.add(request)
+    driver.run()
+    outcome = driver.outcomes[request.request_id]
+    assert outcome.finished is not None
+    return outcome, outcome.finished
+
+
+@st.composite
+def decoders(
+    draw: st.DrawFn,
+    policies: tuple[str, ...] = POLICY_NAMES,
+    caches: tuple[str, ...] = CACHE_NAMES,
+    acceptances: tuple[str, ...] = ACCEPTANCE_NAMES,
+) -> DecoderConfig:
+    return DecoderConfig(
+        policy=draw(st.sampled_from(policies)),
+        k=draw(st.integers(1, 4)),
+        threshold=draw(st.sampled_from([0.0, 0.2, 0.4, 0.6, 0.9, 1.0])),
+        block_length=draw(st.sampled_from([1, 3, 4, 8])),
+        draft_depth=draw(st.integers(0, 7)),
+        draft_increment=draw(st.sampled_from([1, 1, 2, 3, "policy"])),
+        acceptance=draw(st.sampled_from(acceptances)),
+        cache=draw(st.sampled_from(caches)),
+        canvas_blocks=draw(st.sampled_from([None, None, 0, 1, 2])),
+    )
+
+
+@st.composite
+def samplings(draw: st.DrawFn) -> SamplingParams:
+    if draw(st.booleans()):
+        return SamplingParams()
+    return SamplingParams(
+        temperature=draw(st.sampled_from([0.3, 1.0, 1.7])),
+        top_p=draw(st.sampled_from([1.0, 0.9, 0.5])),
+        top_k=draw(st.sampled_from([0, 1, 5])),
+        seed=draw(st.integers(-(2**63), 2**63 - 1)),
+        choice_index=draw(st.integers(0, 3)),
+    )
+
+
+@st.composite
+def requests(
+    draw: st.DrawFn, request_id: str = "r", decoder: st.SearchStrategy[DecoderConfig] | None = None
+) -> Request:
+    max_tokens = draw(st.integers(1, 24))
+    return Request(
+        request_id=request_id,
+        prompt_ids=tuple(draw(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=12))),
+        max_tokens=max_tokens,
+        decoder=draw(decoder if decoder is not None else decoders()),
+        sampling=draw(samplings()),
+        stop_ids=frozenset(draw(st.lists(st.integers(0, VOCAB_SIZE - 2), max_size=6))),
+        min_tokens=draw(st.integers(0, max_tokens)) if draw(st.booleans()) else 0,
+        granularity=draw(st.sampled_from(["block", "frontier"])),
+    )

@@ -1,0 +1,134 @@
+"""A naive decoder: one request, one row, no drafts, no batch. The judge of everything the engine does.
+
+Written from the specification with plain Python data and `plain_forward`; shares no decoding code with psd_core.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from psd_core.models.layers import DiffusionDecoder
+from psd_core.request import Request
+from tests.engine.tiny import CACHED, plain_forward
+
+_WORD = 2**64
+
+
+@dataclass(frozen=True)
+class NaiveResult:
+    """What a request gets: tokens up to the end, their log-probabilities, why it ended, forwards it took."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    reason: str
+    forwards: int
+
+
+def naive_decode(model: DiffusionDecoder, request: Request) -> NaiveResult:
+    """Decode `request` with its policy alone, one forward per denoising step."""
+    decoder, num_prompt = request.decoder, len(request.prompt_ids)
+    length = decoder.block_length
+    num_canvas = math.ceil(request.max_tokens / length) * length
+    canvas: list[int | None] = [*request.prompt_ids, *[None] * num_canvas]
+    logprobs: dict[int, float] = {}
+    forwards = 0
+    for block_start in range(num_prompt, num_prompt + num_canvas, length):
+        block = range(block_start, block_start + length)
+        stop = len(canvas)
+        if decoder.canvas_blocks is not None:
+            stop = min(stop, block_start + (1 + decoder.canvas_blocks) * length)
+        outside: CACHED | None = None
+        while any(canvas[pos] is None for pos in block):
+            fed = [model.spec.mask_id if token is None else token for token in canvas[:stop]]
+            if decoder.cache == "none" or outside is None:
+                logits, cached = plain_forward(model, fed, 0, None)
+                logits = logits[block_start : block_start + length]
+                keep = [pos for pos in range(stop) if pos not in block]
+                outside = [(k[keep], v[keep]) for k, v in cached]
+            else:
+                logits, _ = plain_forward(model, [fed[pos] for pos in block], block_start, outside)
+            forwards += 1
+            found = {
+                pos: _candidate(logits[pos - block_start], pos - num_prompt, model, request)
+                for pos in block
+                if canvas[pos] is None
+            }
+            for pos in _policy(found, request):
+                canvas[pos], logprobs[pos] = found[pos]
+            ended = _end(canvas[num_prompt:], request)
+            if ended is not None:
+                count, reason = ended
+                tokens = [token for token in canvas[num_prompt : num_prompt + count] if token is not None]
+                return NaiveResult(tokens, [logprobs[num_prompt + i] for i in range(count)], reason, forwards)
+    raise AssertionError("a full canvas always ends a request")
+
+
+def _candidate(logits: Tensor, index: int, model: DiffusionDecoder, request: Request) -> tuple[int, float]:
+    """(token, log-probability at temperature 1) for one position."""
+    log_probability = torch.log_softmax(logits, dim=-1)
+    allowed = logits.clone()
+    allowed[model.spec.mask_id] = -math.inf
+    if index < request.min_tokens:
+        for stop_id in request.stop_ids:
+            allowed[stop_id] = -math.inf
+    sampling = request.sampling
+    if sampling.temperature == 0:
+        token = int(allowed.argmax())
+    else:
+        scaled = [value / sampling.temperature for value in allowed.tolist()]
+        order = sorted(range(len(scaled)), key=lambda t: -scaled[t])
+        if sampling.top_k:
+            order = order[: sampling.top_k]
+        total = sum(math.exp(scaled[t]) for t in order)
+        kept, mass = [], 0.0
+        for t in order:
+            if mass >= sampling.top_p and kept:
+                break
+            kept.append(t)
+            mass += math.exp(scaled[t]) / total
+        noise = {t: plain_gumbel(sampling.seed, sampling.choice_index, index, t) for t in kept}
+        token = max(kept, key=lambda t: scaled[t] + noise[t])
+    return token, float(log_probability[token])
+
+
+def _policy(found: dict[int, tuple[int, float]], request: Request) -> list[int]:
+    decoder = request.decoder
+    ranked = sorted(found, key=lambda pos: (-found[pos][1], pos))
+    match decoder.policy:
+        case "greedy":
+            return ranked[:1]
+        case "topk":
+            return ranked[: decoder.k]
+        case "threshold":
+            certain = [pos for pos in ranked if math.exp(found[pos][1]) >= decoder.threshold]
+            return certain or ranked[:1]
+
+
+def _end(generated: list[int | None], request: Request) -> tuple[int, str] | None:
+    for index, token in enumerate(generated[: request.max_tokens]):
+        if token is None:
+            return None
+        if token in request.stop_ids:
+            return index + 1, "stop"
+    return request.max_tokens, "length"
+
+
+def plain_gumbel(seed: int, choice: int, position: int, token_id: int) -> float:
+    """The keyed noise in Python's own integers."""
+    gamma = 0x9E3779B97F4A7C15
+    key = _splitmix(seed + gamma)
+    key = _splitmix((key ^ choice) + gamma)
+    key = _splitmix((key ^ position) + gamma)
+    bits = _splitmix(key + (token_id + 1) * gamma)
+    return -math.log(-math.log(((bits >> 11) + 0.5) * 2.0**-53))
+
+
+def _splitmix(value: int) -> int:
+    value %= _WORD
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % _WORD
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB % _WORD
+    return value ^ (value >> 31)

@@ -1,0 +1,76 @@
+"""Parity with the public reference code, on the tiny checkpoints in tests/data/golden."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from psd_core.batch import Batch, Segment
+from psd_core.config import DecoderConfig
+from psd_core.kvcache.store import KVStore
+from psd_core.models.layers import DiffusionDecoder
+from psd_core.models.loader import load_model
+from psd_core.request import Request
+from tests.engine.drive import run_alone
+
+GOLDEN = Path(__file__).parents[1] / "data" / "golden"
+ITEMS: dict[str, dict[str, Any]] = json.loads((GOLDEN / "llada" / "gen.json").read_text())
+# Policies and caches that this version has; the others' items join with their policies.
+KNOWN = [
+    name
+    for name in ITEMS
+    if name.startswith(("llada_k1", "llada_k2", "fd_thr", "fd_dual_k1", "fd_dual_thr"))
+    or "_plain_thr" in name
+    or "_dual_thr" in name
+]
+
+
+@pytest.fixture(scope="module")
+def llada() -> DiffusionDecoder:
+    return load_model(GOLDEN / "llada" / "ckpt")
+
+
+@pytest.mark.parametrize("variant", ["llada", "llada_gqa", "llada_tied"])
+def test_logits_equal_the_reference(variant: str) -> None:
+    model = load_model(GOLDEN / variant / "ckpt", dtype="float32", device="cpu")
+    golden = load_file(GOLDEN / variant / "logits.safetensors")
+    token_ids = golden["input_ids"]
+    count = token_ids.shape[0]
+    batch = Batch(token_ids, torch.arange(count), (Segment(0, 1, count, None, count, None),), torch.arange(count))
+    store = KVStore(3, 0, model.spec.num_kv_heads, model.spec.head_dim, model.dtype, model.device)
+    with torch.inference_mode():
+        logits = model.project(model(batch, store))
+    assert (logits - golden["logits_fp32"]).abs().max() <= 5e-5
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+@pytest.mark.parametrize("name", KNOWN)
+def test_tokens_and_forwards_equal_the_reference(llada: DiffusionDecoder, name: str, depth: int) -> None:
+    item = ITEMS[name]
+    params = item["params"]
+    steps_per_block = params["steps"] * params["block_length"] / params["gen_length"]
+    if "threshold" in params:
+        decoder = DecoderConfig(policy="threshold", threshold=params["threshold"])
+    elif steps_per_block == params["block_length"]:
+        decoder = DecoderConfig(policy="greedy")
+    else:
+        decoder = DecoderConfig(policy="topk", k=int(params["block_length"] / steps_per_block))
+    decoder = DecoderConfig(
+        policy=decoder.policy,
+        k=decoder.k,
+        threshold=decoder.threshold,
+        block_length=params["block_length"],
+        draft_depth=depth,
+        cache="dual" if "dual" in name else "none",
+    )
+    outcome, finished = run_alone(llada, Request("r", tuple(item["prompt"]), params["gen_length"], decoder))
+    assert outcome.token_ids == item["output"][len(item["prompt"]) :]
+    if depth == 0:
+        assert finished.figures.forwards == item["calls"]
+    else:
+        assert finished.figures.forwards <= item["calls"]
