@@ -36,10 +36,12 @@ def num_slots(request: Request) -> int:
 
     Without a cache none. Otherwise its whole context plus scratch for the rows of one denoising forward.
     """
-    if request.decoder.cache == "none":
+    decoder = request.decoder
+    if decoder.cache == "none":
         return 0
-    rows = 1 + request.decoder.draft_depth
-    return len(request.prompt_ids) + num_canvas_tokens(request) + rows * request.decoder.block_length
+    num_canvas = num_canvas_tokens(request)
+    window = num_canvas if decoder.cache == "prefix" else decoder.block_length
+    return len(request.prompt_ids) + num_canvas + (1 + decoder.draft_depth) * window
 
 
 def check(request: Request, limits: Limits) -> None:

@@ -61,21 +61,31 @@ class Candidates:
     """What the model would put at each undecided position of one block state, from one forward at that state.
 
     token_ids        [L] argmax, or the sampled token at temperature > 0
-    log_confidence   [L] natural log of the float32 softmax probability, at temperature 1, of that token;
-                     -inf at positions that were decided in that state
+    log_confidence   [L] natural log of the float32 softmax probability, at temperature 1, of that token
+    entropy          [L] of the model's distribution, in nats
+    margin           [L] probability of the best allowed token minus that of the second best
+    Values at positions that were decided in that state mean nothing. Entropy and margin are None unless the
+    request's policy asks for them.
     """
 
     token_ids: IntArray
     log_confidence: FloatArray
+    entropy: FloatArray | None = None
+    margin: FloatArray | None = None
 
     @property
     def confidence(self) -> FloatArray:
-        """[L] probability of each candidate; 0 where the position was decided."""
+        """[L] probability of each candidate."""
         result: FloatArray = np.exp(self.log_confidence)
         return result
 
     def ranked(self, state: BlockState) -> IntArray:
         """Undecided positions of `state`, most confident first; ties go to the lower position."""
-        masked = np.flatnonzero(~state.decided)
-        # A stable sort of the negated values keeps equal confidences in ascending position.
-        return masked[np.argsort(-self.log_confidence[masked], kind="stable")]
+        return rank(state, self.log_confidence)
+
+
+def rank(state: BlockState, score: FloatArray) -> IntArray:
+    """Undecided positions of `state` by `score` ([L]), highest first; ties go to the lower position."""
+    masked = np.flatnonzero(~state.decided)
+    # A stable sort of the negated values keeps equal scores in ascending position.
+    return masked[np.argsort(-score[masked], kind="stable")]

@@ -11,9 +11,9 @@ from typing import Final, Literal, get_args
 
 from psd_core.errors import ConfigError
 
-PolicyName = Literal["greedy", "topk", "threshold"]
+PolicyName = Literal["greedy", "topk", "threshold", "factor", "entropy", "margin", "localleap"]
 AcceptanceName = Literal["exact", "subset", "token"]
-CacheName = Literal["none", "dual"]
+CacheName = Literal["none", "prefix", "dual"]
 DraftIncrement = int | Literal["policy"]
 
 POLICY_NAMES: Final[tuple[str, ...]] = get_args(PolicyName)
@@ -30,7 +30,11 @@ class DecoderConfig:
 
     policy            rule that picks the positions to decide (psd_core.policies)
     k                 positions per denoising step of `topk`
-    threshold         confidence from which `threshold` decides a position, in [0, 1]
+    threshold         confidence (`threshold`, `localleap`) or margin (`margin`) that decides a position, in [0, 1]
+    factor            of `factor`: n positions may be decided together if the n-th confidence >= 1 - factor / (n + 1)
+    gamma             of `entropy`: bound in nats on the summed entropy of positions decided together
+    relaxed_threshold confidence that `localleap` asks near a certain position, in [0, 1]
+    window            positions on each side that count as near for `localleap`
     block_length      positions denoised together, L
     draft_depth       number of drafted states per denoising step, D; 0 is the policy alone
     draft_increment   positions added per drafted state, or "policy": what the policy picks from stale candidates
@@ -42,6 +46,10 @@ class DecoderConfig:
     policy: PolicyName = "threshold"
     k: int = 2
     threshold: float = 0.9
+    factor: float = 1.0
+    gamma: float = 0.1
+    relaxed_threshold: float = 0.75
+    window: int = 4
     block_length: int = 32
     draft_depth: int = 3
     draft_increment: DraftIncrement = 1
@@ -54,7 +62,11 @@ class DecoderConfig:
         _check_choice("acceptance", self.acceptance, ACCEPTANCE_NAMES)
         _check_choice("cache", self.cache, CACHE_NAMES)
         _check_int("k", self.k, 1, MAX_BLOCK_LENGTH)
-        _check_unit("threshold", self.threshold)
+        _check_number("threshold", self.threshold, 0.0, 1.0)
+        _check_number("factor", self.factor, 0.0, 1000.0)
+        _check_number("gamma", self.gamma, 0.0, 1000.0)
+        _check_number("relaxed_threshold", self.relaxed_threshold, 0.0, 1.0)
+        _check_int("window", self.window, 0, MAX_BLOCK_LENGTH)
         _check_int("block_length", self.block_length, 1, MAX_BLOCK_LENGTH)
         _check_int("draft_depth", self.draft_depth, 0, MAX_DRAFT_DEPTH)
         if self.draft_increment != "policy":
@@ -110,8 +122,8 @@ def _check_int(param: str, value: int, low: int, high: int) -> None:
         raise ConfigError(param, f"{param} must be between {low} and {high}, got {value}")
 
 
-def _check_unit(param: str, value: float) -> None:
+def _check_number(param: str, value: float, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(param, f"{param} must be a number, got {value!r}")
-    if not math.isfinite(value) or not 0.0 <= value <= 1.0:
-        raise ConfigError(param, f"{param} must be between 0 and 1, got {value}")
+    if not math.isfinite(value) or not low <= value <= high:
+        raise ConfigError(param, f"{param} must be between {low:g} and {high:g}, got {value}")

@@ -1,6 +1,8 @@
 """Cache modes: which window of positions a denoising forward computes. Everything outside is read from the cache.
 
 none   the whole canvas; nothing is cached; exact for full attention
+prefix the active block and everything to its right; prompt and finished blocks are frozen since the block's first
+       forward, a refresh over the whole canvas (Fast-dLLM's prefix cache, arXiv 2505.22618)
 dual   the active block; prompt, finished blocks and the masked blocks to the right are frozen since the block's
        first forward, a refresh over the whole canvas (Fast-dLLM's dual cache, arXiv 2505.22618)
 """
@@ -26,6 +28,8 @@ def denoise_window(cache: CacheName, block_start: int, block_stop: int, canvas_s
     match cache:
         case "none":
             return Window(0, canvas_stop)
+        case "prefix":
+            return Window(block_start, canvas_stop)
         case "dual":
             return Window(block_start, block_stop)
         case _ as unknown:

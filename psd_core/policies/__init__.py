@@ -5,10 +5,23 @@ from __future__ import annotations
 from typing import assert_never
 
 from psd_core.config import DecoderConfig
-from psd_core.policies.base import Policy, denoise
-from psd_core.policies.confidence import Greedy, Threshold, TopK
+from psd_core.policies.base import Policy, Statistic, denoise
+from psd_core.policies.confidence import Factor, Greedy, LocalLeap, Threshold, TopK
+from psd_core.policies.uncertainty import Entropy, Margin
 
-__all__ = ["Greedy", "Policy", "Threshold", "TopK", "denoise", "make_policy"]
+__all__ = [
+    "Entropy",
+    "Factor",
+    "Greedy",
+    "LocalLeap",
+    "Margin",
+    "Policy",
+    "Statistic",
+    "Threshold",
+    "TopK",
+    "denoise",
+    "make_policy",
+]
 
 
 def make_policy(decoder: DecoderConfig) -> Policy:
@@ -20,5 +33,13 @@ def make_policy(decoder: DecoderConfig) -> Policy:
             return TopK(decoder.k)
         case "threshold":
             return Threshold(decoder.threshold)
+        case "factor":
+            return Factor(decoder.factor)
+        case "entropy":
+            return Entropy(decoder.gamma)
+        case "margin":
+            return Margin(decoder.threshold)
+        case "localleap":
+            return LocalLeap(decoder.threshold, decoder.relaxed_threshold, decoder.window)
         case _ as unknown:
             assert_never(unknown)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from psd_core.block import BlockState, Candidates, IntArray
+
+Statistic = Literal["entropy", "margin"]
 
 
 class Policy(Protocol):
     """Deterministic and stateless: the same state and candidates always give the same positions."""
 
+    @property
+    def statistics(self) -> frozenset[Statistic]:
+        """What the candidates must carry beside token and confidence."""
+        ...
+
+    def rank(self, state: BlockState, candidates: Candidates) -> IntArray:
+        """All undecided positions of `state` ([m]), those to decide first in front; drafts follow this order."""
+        ...
+
     def select(self, state: BlockState, candidates: Candidates) -> IntArray:
-        """Undecided positions of `state` to decide now ([n], n >= 1, most confident first).
+        """Undecided positions of `state` to decide now ([n], n >= 1).
 
         `state` must have at least one undecided position, and `candidates` must cover all of them.
         """

@@ -1,6 +1,6 @@
 """Drafts: guesses at the next states of a block, made from the confidences at hand, without a model call.
 
-Drafts are nested: each adds the next most confident undecided positions to the one before.
+Drafts are nested: each adds to the one before the undecided positions that the policy would take next.
 Method: PSD, arXiv 2605.15609, stage 2 (temporal).
 """
 
@@ -26,6 +26,6 @@ def draft_chain(
         if increment == "policy":
             current = denoise(policy, current, stale)
         else:
-            current = current.fill(stale.ranked(current)[:increment], stale)
+            current = current.fill(policy.rank(current, stale)[:increment], stale)
         drafts.append(current)
     return drafts

@@ -44,13 +44,14 @@ def naive_decode(model: DiffusionDecoder, request: Request) -> NaiveResult:
         outside: CACHED | None = None
         while any(canvas[pos] is None for pos in block):
             fed = [model.spec.mask_id if token is None else token for token in canvas[:stop]]
+            window = range(block_start, stop if decoder.cache == "prefix" else block_start + length)
             if decoder.cache == "none" or outside is None:
                 logits, cached = plain_forward(model, fed, 0, None)
                 logits = logits[block_start : block_start + length]
-                keep = [pos for pos in range(stop) if pos not in block]
+                keep = [pos for pos in range(stop) if pos not in window]
                 outside = [(k[keep], v[keep]) for k, v in cached]
             else:
-                logits, _ = plain_forward(model, [fed[pos] for pos in block], block_start, outside)
+                logits, _ = plain_forward(model, [fed[pos] for pos in window], block_start, outside)
             forwards += 1
             found = {
                 pos: _candidate(logits[pos - block_start], pos - num_prompt, model, request)
@@ -58,7 +59,7 @@ def naive_decode(model: DiffusionDecoder, request: Request) -> NaiveResult:
                 if canvas[pos] is None
             }
             for pos in _policy(found, request):
-                canvas[pos], logprobs[pos] = found[pos]
+                canvas[pos], logprobs[pos] = found[pos].token, found[pos].logprob
             ended = _end(canvas[num_prompt:], request)
             if ended is not None:
                 count, reason = ended
@@ -67,8 +68,17 @@ def naive_decode(model: DiffusionDecoder, request: Request) -> NaiveResult:
     raise AssertionError("a full canvas always ends a request")
 
 
-def _candidate(logits: Tensor, index: int, model: DiffusionDecoder, request: Request) -> tuple[int, float]:
-    """(token, log-probability at temperature 1) for one position."""
+@dataclass(frozen=True)
+class Found:
+    """The candidate of one position: token, log-probability at temperature 1, entropy, lead over the second best."""
+
+    token: int
+    logprob: float
+    entropy: float
+    margin: float
+
+
+def _candidate(logits: Tensor, index: int, model: DiffusionDecoder, request: Request) -> Found:
     log_probability = torch.log_softmax(logits, dim=-1)
     allowed = logits.clone()
     allowed[model.spec.mask_id] = -math.inf
@@ -92,20 +102,45 @@ def _candidate(logits: Tensor, index: int, model: DiffusionDecoder, request: Req
             mass += math.exp(scaled[t]) / total
         noise = {t: plain_gumbel(sampling.seed, sampling.choice_index, index, t) for t in kept}
         token = max(kept, key=lambda t: scaled[t] + noise[t])
-    return token, float(log_probability[token])
+    probability = log_probability.exp()
+    first, second = sorted(float(probability[t]) for t in range(len(probability)) if allowed[t] > -math.inf)[:-3:-1]
+    return Found(token, float(log_probability[token]), -float((probability * log_probability).sum()), first - second)
 
 
-def _policy(found: dict[int, tuple[int, float]], request: Request) -> list[int]:
+def _policy(found: dict[int, Found], request: Request) -> list[int]:
     decoder = request.decoder
-    ranked = sorted(found, key=lambda pos: (-found[pos][1], pos))
+    ranked = sorted(found, key=lambda pos: (-found[pos].logprob, pos))
+    confidence = {pos: math.exp(found[pos].logprob) for pos in ranked}
     match decoder.policy:
         case "greedy":
             return ranked[:1]
         case "topk":
             return ranked[: decoder.k]
         case "threshold":
-            certain = [pos for pos in ranked if math.exp(found[pos][1]) >= decoder.threshold]
-            return certain or ranked[:1]
+            return [pos for pos in ranked if confidence[pos] >= decoder.threshold] or ranked[:1]
+        case "factor":
+            count = 1
+            while count < len(ranked) and confidence[ranked[count]] >= 1 - decoder.factor / (count + 2):
+                count += 1
+            return ranked[:count]
+        case "entropy":
+            rising = sorted(found, key=lambda pos: (found[pos].entropy, pos))
+            count = 1
+            while count < len(rising) and sum(found[pos].entropy for pos in rising[:count]) <= decoder.gamma:
+                count += 1
+            return rising[:count]
+        case "margin":
+            clearest = sorted(found, key=lambda pos: (-found[pos].margin, pos))
+            return [pos for pos in clearest if found[pos].margin >= decoder.threshold] or clearest[:1]
+        case "localleap":
+            anchors = [pos for pos in ranked if confidence[pos] >= decoder.threshold]
+            near = [
+                pos
+                for pos in ranked
+                if any(abs(pos - anchor) <= decoder.window for anchor in anchors)
+                and (pos in anchors or confidence[pos] >= decoder.relaxed_threshold)
+            ]
+            return near or ranked[:1]
 
 
 def _end(generated: list[int | None], request: Request) -> tuple[int, str] | None:

@@ -21,7 +21,7 @@ def test_churn_gives_every_request_its_batch_of_one_tokens(data: st.DataObject) 
     config = EngineConfig(
         max_num_seqs=data.draw(st.integers(1, 6)),
         max_num_batched_tokens=data.draw(st.sampled_from([1, 40, 100, 4096])),
-        max_cache_tokens=data.draw(st.sampled_from([110, 200, 4096])),
+        max_cache_tokens=data.draw(st.sampled_from([230, 300, 4096])),
         max_logit_rows=data.draw(st.sampled_from([1, 7, 1024])),
     )
     driver = Driver(model, config)

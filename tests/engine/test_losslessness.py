@@ -20,7 +20,7 @@ from tests.engine.tiny import tiny_model, tiny_spec
 def test_exact_equals_the_naive_policy_with_no_more_forwards(policy: str, cache: str) -> None:
     exact = decoders(policies=(policy,), caches=(cache,), acceptances=("exact",))
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=50, deadline=None)
     @given(request=requests(decoder=exact), depth=st.integers(1, 7), seed=st.integers(0, 20))
     def check(request: Request, depth: int, seed: int) -> None:
         model = tiny_model(seed, tiny_spec(num_kv_heads=1 + seed % 2, has_tied_head=seed % 3 == 0))

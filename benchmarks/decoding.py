@@ -1,0 +1,198 @@
+"""Decoders compared on the held-out problems of the built-in model: accuracy, tokens per forward, rows, time.
+
+    python -m benchmarks.decoding --problems 1000 --output docs/results.md
+
+Every decoder sees the same problems, batched through one engine in this process. TPF is the ratio of sums over all
+problems: tokens up to and including the first end-of-text, divided by the forwards the requests took part in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from demo_model.grading import grade
+from demo_model.tasks import Problem, problems
+from psd_core.assets import demo_path
+from psd_core.config import AcceptanceName, CacheName, DecoderConfig, EngineConfig
+from psd_core.engine import Engine
+from psd_core.models.loader import load_model
+from psd_core.request import Request
+
+DEPTHS = (1, 3, 5, 7)
+RULES: tuple[AcceptanceName, ...] = ("exact", "subset", "token")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One decoder's result over all problems."""
+
+    name: str
+    num_correct: int
+    num_problems: int
+    num_same: int | None  # outputs equal to the same policy without drafts; None for the policies themselves
+    tokens: int
+    forwards: int
+    refresh_forwards: int
+    rows: int
+    seconds: float
+    correct_by_task: dict[str, tuple[int, int]]  # task -> (right, all)
+
+    @property
+    def tpf(self) -> float:
+        return self.tokens / self.forwards
+
+    @property
+    def tpf_without_refreshes(self) -> float:
+        return self.tokens / max(1, self.forwards - self.refresh_forwards)
+
+
+def decoder_grid(block_length: int, cache: CacheName) -> list[tuple[str, DecoderConfig]]:
+    """Greedy, threshold 0.9, and PSD over that threshold at every depth and acceptance rule."""
+    greedy = DecoderConfig(policy="greedy", draft_depth=0, block_length=block_length, cache=cache)
+    threshold = DecoderConfig(policy="threshold", threshold=0.9, draft_depth=0, block_length=block_length, cache=cache)
+    grid = [("greedy", greedy), ("threshold 0.9", threshold)]
+    for rule in RULES:
+        for depth in DEPTHS:
+            decoder = DecoderConfig(
+                policy="threshold",
+                threshold=0.9,
+                block_length=block_length,
+                cache=cache,
+                draft_depth=depth,
+                draft_increment=1,
+                acceptance=rule,
+            )
+            grid.append((f"PSD(threshold 0.9), {rule}, D = {depth}", decoder))
+    return grid
+
+
+def run(
+    engine: Engine, tokenizer: Tokenizer, tasks: Sequence[Problem], decoder: DecoderConfig, max_tokens: int, eos_id: int
+) -> tuple[list[list[int]], dict[str, int], float]:
+    """Outputs per problem, summed figures, and seconds of one decoder."""
+    outputs: list[list[int]] = [[] for _ in tasks]
+    totals = {"tokens": 0, "forwards": 0, "refresh_forwards": 0, "rows": 0}
+    started = time.perf_counter()
+    for index, problem in enumerate(tasks):
+        ids = tokenizer.encode(problem.prompt, add_special_tokens=False).ids
+        engine.add(Request(str(index), tuple(ids), max_tokens, decoder, stop_ids=frozenset({eos_id})))
+    while engine.has_work():
+        output = engine.step()
+        for event in output.tokens:
+            outputs[int(event.request_id)] += event.token_ids
+        for finished in output.finished:
+            totals["tokens"] += finished.figures.generated_tokens
+            totals["forwards"] += finished.figures.forwards
+            totals["refresh_forwards"] += finished.figures.refresh_forwards
+            totals["rows"] += finished.figures.rows
+    return outputs, totals, time.perf_counter() - started
+
+
+def measure(arguments: argparse.Namespace) -> list[Row]:
+    """All decoders of the grid over the same problems."""
+    torch.set_num_threads(arguments.threads)
+    path: Path = arguments.model
+    model = load_model(path, dtype=arguments.dtype)
+    engine = Engine(model, EngineConfig(max_num_seqs=arguments.batch, max_num_batched_tokens=1 << 16))
+    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+    tasks = problems("held-out", arguments.problems, arguments.seed)
+    eos_id = model.spec.eos_ids[0]
+    rows: list[Row] = []
+    undrafted: list[list[int]] | None = None
+    for name, decoder in decoder_grid(arguments.block_length, arguments.cache):
+        outputs, totals, seconds = run(engine, tokenizer, tasks, decoder, arguments.max_tokens, eos_id)
+        by_task: dict[str, tuple[int, int]] = {}
+        for problem, ids in zip(tasks, outputs, strict=True):
+            text = tokenizer.decode(ids, skip_special_tokens=True)
+            right, count = by_task.get(problem.task, (0, 0))
+            by_task[problem.task] = (right + grade(problem, text), count + 1)
+        if decoder.draft_depth == 0:
+            undrafted = outputs
+        same = None if decoder.draft_depth == 0 or undrafted is None else sum(map(list.__eq__, outputs, undrafted))
+        rows.append(
+            Row(
+                name=name,
+                num_correct=sum(right for right, _ in by_task.values()),
+                num_problems=len(tasks),
+                num_same=same,
+                seconds=seconds,
+                correct_by_task=dict(sorted(by_task.items())),
+                **totals,
+            )
+        )
+        print(table(rows).splitlines()[-1], flush=True)
+    return rows
+
+
+def wilson(right: int, count: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson 1927)."""
+    z = 1.96
+    share = right / count
+    centre = share + z * z / (2 * count)
+    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return (centre - spread) / (1 + z * z / count), (centre + spread) / (1 + z * z / count)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown table; ratios are to `threshold 0.9`."""
+    base = next((row for row in rows if row.name.startswith("threshold")), None)
+    tasks = list(rows[0].correct_by_task)
+    lines = [
+        "| decoder | accuracy (95 %) | same output | TPF | ÷ threshold | TPF without refreshes | forwards | rows ÷ forward "
+        "| wall s | " + " | ".join(tasks) + " |",
+        "|" + "---|" * (9 + len(tasks)),
+    ]
+    for row in rows:
+        low, high = wilson(row.num_correct, row.num_problems)
+        ratio = f"{row.tpf / base.tpf:.2f}" if base else "–"
+        same = "–" if row.num_same is None else f"{row.num_same / row.num_problems:.3f}"
+        shares = " | ".join(f"{right / count:.2f}" for right, count in row.correct_by_task.values())
+        lines.append(
+            f"| {row.name} | {row.num_correct / row.num_problems:.3f} ({low:.3f}–{high:.3f}) | {same} | {row.tpf:.2f} "
+            f"| {ratio} | {row.tpf_without_refreshes:.2f} | {row.forwards} | {row.rows / row.forwards:.2f} "
+            f"| {row.seconds:.1f} | {shares} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--model", type=Path, default=demo_path())
+    parser.add_argument("--problems", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--batch", type=int, default=16, help="requests that share forwards")
+    parser.add_argument("--block-length", type=int, default=32)
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--cache", choices=("none", "dual"), default="none")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--output", type=Path, help="write the table as a Markdown fragment")
+    arguments = parser.parse_args()
+    rows = measure(arguments)
+    command = (
+        f"python -m benchmarks.decoding --problems {arguments.problems} --seed {arguments.seed} "
+        f"--batch {arguments.batch} --cache {arguments.cache} --dtype {arguments.dtype} --threads {arguments.threads}"
+    )
+    text = (
+        f"Built-in toy model, {arguments.problems} held-out problems (seed {arguments.seed}), raw prompts, block "
+        f"{arguments.block_length}, max_tokens {arguments.max_tokens}, temperature 0, cache `{arguments.cache}`, "
+        f"{arguments.dtype}, {arguments.batch} requests per batch, {arguments.threads} threads, "
+        f"{platform.machine()} CPU, {date.today()}.\n\n    {command}\n\n{table(rows)}\n"
+    )
+    print(text)
+    if arguments.output:
+        arguments.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
