@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from psd_core.config import CacheName
 from psd_core.errors import ContextError, RequestError
 from psd_core.request import Request
 
@@ -18,30 +19,41 @@ class Limits:
     max_model_len      positions of prompt plus canvas
     vocab_size         token ids are 0 … vocab_size - 1
     max_cache_tokens   slots of the key-value arena
+    block_length       the one block length of a block-causal model; None: the model attends everywhere, any will do
+    caches             cache modes that suit the model's attention
     """
 
     max_model_len: int
     vocab_size: int
     max_cache_tokens: int
+    block_length: int | None
+    caches: tuple[CacheName, ...]
 
 
-def num_canvas_tokens(request: Request) -> int:
-    """`max_tokens` rounded up to whole blocks: masked positions the request starts with."""
+def num_canvas_tokens(request: Request, is_block_causal: bool) -> int:
+    """`max_tokens` rounded up so that the canvas ends with a block: undecided positions the request starts with.
+
+    Blocks begin behind the prompt, or, for block-causal models, at multiples of the block length.
+    """
     block_length = request.decoder.block_length
-    return -(-request.max_tokens // block_length) * block_length
+    offset = len(request.prompt_ids) if is_block_causal else 0
+    return -(-(offset + request.max_tokens) // block_length) * block_length - offset
 
 
-def num_slots(request: Request) -> int:
+def num_slots(request: Request, is_block_causal: bool) -> int:
     """Slots of the key-value arena the request holds while it runs.
 
-    Without a cache none. Otherwise its whole context plus scratch for the rows of one denoising forward.
+    Without a cache none. Otherwise its whole context plus scratch for the rows of one denoising forward, each as wide
+    as its window and one position more (models whose logits are shifted start their window one position early).
     """
     decoder = request.decoder
     if decoder.cache == "none":
         return 0
-    num_canvas = num_canvas_tokens(request)
-    window = num_canvas if decoder.cache == "prefix" else decoder.block_length
-    return len(request.prompt_ids) + num_canvas + (1 + decoder.draft_depth) * window
+    num_prompt, num_canvas = len(request.prompt_ids), num_canvas_tokens(request, is_block_causal)
+    num_rows = 1 + decoder.draft_depth
+    if decoder.cache == "prefix":
+        return num_prompt + num_rows * (num_canvas + 1)
+    return num_prompt + num_canvas + num_rows * (decoder.block_length + 1)
 
 
 def check(request: Request, limits: Limits) -> None:
@@ -57,19 +69,30 @@ def check(request: Request, limits: Limits) -> None:
                 "stop_token_ids",
                 f"stop token ids must be between 0 and {limits.vocab_size - 1}, got {stop_id}",
             )
+    decoder = request.decoder
+    if decoder.cache not in limits.caches:
+        raise RequestError(
+            "psd.cache", f"cache must be one of {', '.join(limits.caches)} for this model, got {decoder.cache!r}"
+        )
+    if limits.block_length is not None and decoder.block_length != limits.block_length:
+        raise RequestError(
+            "psd.block_length",
+            f"block_length must be {limits.block_length} for this model, got {decoder.block_length}",
+        )
+    is_block_causal = limits.block_length is not None
     num_prompt = len(request.prompt_ids)
-    num_canvas = num_canvas_tokens(request)
+    num_canvas = num_canvas_tokens(request, is_block_causal)
     if num_prompt + num_canvas > limits.max_model_len:
         raise ContextError(
             "max_tokens" if num_prompt < limits.max_model_len else "prompt",
             f"prompt ({num_prompt} tokens) plus max_tokens ({request.max_tokens}, rounded up to {num_canvas} in "
-            f"blocks of {request.decoder.block_length}) is {num_prompt + num_canvas} tokens; the context limit "
+            f"blocks of {decoder.block_length}) is {num_prompt + num_canvas} tokens; the context limit "
             f"is {limits.max_model_len} tokens",
         )
-    slots = num_slots(request)
+    slots = num_slots(request, is_block_causal)
     if slots > limits.max_cache_tokens:
         raise ContextError(
             "max_tokens",
-            f"the request needs {slots} cache slots (context plus {1 + request.decoder.draft_depth} draft rows); "
+            f"the request needs {slots} cache slots (context plus {1 + decoder.draft_depth} draft rows); "
             f"the cache holds {limits.max_cache_tokens}",
         )

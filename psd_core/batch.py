@@ -5,9 +5,10 @@ Linear layers run over the flat dimension; attention runs per segment. T query t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,30 +19,30 @@ from psd_core.plan import Span, StepPlan
 class Segment:
     """A run of `num_rows` x `width` query tokens that attend alike.
 
-    Without a cache (`slot_start` None) each row sees itself and nothing else. A refresh is one such row whose
-    keys and values are also written to slots `slot_start` … `slot_start` + width - 1. A denoise with a cache reads
+    Without a cache (`slot_start` None) each row sees itself and nothing else. With one, the rows' own keys and values
+    are written right behind the context they read, so that attention reads one contiguous view:
 
-        slots   slot_start … + canvas_stop   the context, the window's own stale slots masked out by `bias`
-                … + num_rows * width         scratch: the rows' own keys and values, each row seeing its own only
+        slots   slot_start … + context_stop              cached context; the stale slots of the window are hidden
+                … + context_stop + num_rows * width      the rows' own keys and values, each row seeing its own only
 
-    as one contiguous view, so the context is read once for all rows and nothing is copied or gathered. Rotary is
-    applied before caching, so the order of keys does not matter.
+    The context is read once for all rows; nothing is copied or gathered. Rotary is applied before caching, so the
+    order of keys does not matter. A refresh is the same with one row: what it writes stays as context for later.
     """
 
     start: int  # first query token
     num_rows: int
     width: int
+    window_start: int  # absolute position of each row's first token
     slot_start: int | None
-    canvas_stop: int
-    bias: Tensor | None  # [num_rows * width, canvas_stop + num_rows * width], 0 or -inf; None: nothing is masked
+    context_stop: int  # cached positions 0 … context_stop - 1 are read
+    causal_block: int | None  # positions see their own and earlier blocks of this length; None: everything
+    bias: (
+        Tensor | None
+    )  # [num_rows * width, context_stop + num_rows * width], 0 or -inf; without a cache [width, width]
 
     @property
     def num_tokens(self) -> int:
         return self.num_rows * self.width
-
-    @property
-    def reads_cache(self) -> bool:
-        return self.bias is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,12 @@ class Batch:
     score_index: Tensor  # [M] int64: query tokens whose logits are wanted, by span, row, position
 
 
-def build_batch(plan: StepPlan, dtype: torch.dtype, device: torch.device) -> Batch:
-    """Pack the spans of `plan`. `dtype` is the model's activation dtype, for the attention bias."""
+def build_batch(plan: StepPlan, is_shifted: bool, dtype: torch.dtype, device: torch.device) -> Batch:
+    """Pack the spans of `plan`.
+
+    is_shifted   the logits of a position are those of the query token to its left
+    dtype        the model's activation dtype, for the attention bias
+    """
     token_ids: list[np.ndarray] = []
     positions: list[np.ndarray] = []
     score_index: list[np.ndarray] = []
@@ -63,14 +68,15 @@ def build_batch(plan: StepPlan, dtype: torch.dtype, device: torch.device) -> Bat
     start = 0
     for span in plan.spans:
         num_rows, width = span.token_ids.shape
+        first = span.window.start
         token_ids.append(span.token_ids.reshape(-1))
-        positions.append(np.tile(np.arange(span.window_start, span.window_start + width, dtype=np.int64), num_rows))
+        positions.append(np.tile(np.arange(first, first + width, dtype=np.int64), num_rows))
         for row in range(num_rows):
             masked = np.flatnonzero(~span.rows[row].decided)
-            score_index.append(start + row * width + (span.block_start - span.window_start) + masked)
+            score_index.append(start + row * width + span.block_start - first + masked - int(is_shifted))
         segment = _segment(span, start, dtype, device)
         if segments and _joins(segments[-1], segment):
-            segments[-1] = _join(segments[-1], segment)
+            segments[-1] = replace(segments[-1], num_rows=segments[-1].num_rows + num_rows)
         else:
             segments.append(segment)
         start += num_rows * width
@@ -84,31 +90,41 @@ def build_batch(plan: StepPlan, dtype: torch.dtype, device: torch.device) -> Bat
 
 def _segment(span: Span, start: int, dtype: torch.dtype, device: torch.device) -> Segment:
     num_rows, width = span.token_ids.shape
+    window = span.window
+    if span.slot_start is None:
+        hidden = hidden_keys(1, width, window.start, 0, span.causal_block)
+    else:
+        hidden = hidden_keys(num_rows, width, window.start, window.context_stop, span.causal_block)
     bias = None
-    if span.phase == "denoise" and span.slot_start is not None:
-        bias = _shared_context_bias(span.canvas_stop, span.window_start, num_rows, width, dtype, device)
-    return Segment(start, num_rows, width, span.slot_start, span.canvas_stop, bias)
+    if hidden.any():
+        bias = torch.zeros(hidden.shape, dtype=dtype, device=device)
+        bias.masked_fill_(torch.from_numpy(hidden).to(device), -torch.inf)
+    return Segment(start, num_rows, width, window.start, span.slot_start, window.context_stop, span.causal_block, bias)
 
 
-def _shared_context_bias(
-    canvas_stop: int, window_start: int, num_rows: int, width: int, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """[num_rows * width, canvas_stop + num_rows * width]: context without the window, own row without the others."""
-    num_tokens = num_rows * width
-    hidden = np.ones((num_tokens, canvas_stop + num_tokens), np.bool_)
-    hidden[:, :canvas_stop] = False
-    hidden[:, window_start : window_start + width] = True
-    for row in range(num_rows):
-        own = slice(row * width, (row + 1) * width)
-        hidden[own, canvas_stop + row * width : canvas_stop + (row + 1) * width] = False
-    bias = torch.zeros(hidden.shape, dtype=dtype, device=device)
-    return bias.masked_fill_(torch.from_numpy(hidden).to(device), -torch.inf)
+def hidden_keys(
+    num_rows: int, width: int, window_start: int, context_stop: int, causal_block: int | None
+) -> npt.NDArray[np.bool_]:
+    """[num_rows * width, context_stop + num_rows * width]: which keys each query must not see.
+
+    Hidden are the other rows, the stale cached copies of the window's own positions, and later blocks if
+    `causal_block` is given. Keys are ordered as in `Segment`.
+    """
+    row_positions = np.arange(window_start, window_start + width)
+    rows = np.repeat(np.arange(num_rows), width)
+    queries = np.tile(row_positions, num_rows)
+    context = np.arange(context_stop)
+    keys = np.concatenate([context, queries])
+    is_stale = (context >= window_start) & (context < window_start + width)
+    hidden = np.empty((queries.size, keys.size), np.bool_)
+    hidden[:, :context_stop] = is_stale[None, :]
+    hidden[:, context_stop:] = rows[:, None] != rows[None, :]
+    if causal_block is not None:
+        hidden |= keys[None, :] // causal_block > queries[:, None] // causal_block
+    return hidden
 
 
 def _joins(left: Segment, right: Segment) -> bool:
-    """Neighbours without a cache and of one width attend as one batch of rows."""
-    return left.slot_start is None and right.slot_start is None and left.width == right.width
-
-
-def _join(left: Segment, right: Segment) -> Segment:
-    return Segment(left.start, left.num_rows + right.num_rows, left.width, None, left.canvas_stop, bias=None)
+    """Neighbours without a cache, of one width and with the same bias, attend as one batch of rows."""
+    alike = left.width == right.width and left.causal_block == right.causal_block
+    return left.slot_start is None and right.slot_start is None and alike

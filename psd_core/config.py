@@ -13,7 +13,7 @@ from psd_core.errors import ConfigError
 
 PolicyName = Literal["greedy", "topk", "threshold", "factor", "entropy", "margin", "localleap"]
 AcceptanceName = Literal["exact", "subset", "token"]
-CacheName = Literal["none", "prefix", "dual"]
+CacheName = Literal["none", "prefix", "dual", "causal"]
 DraftIncrement = int | Literal["policy"]
 
 POLICY_NAMES: Final[tuple[str, ...]] = get_args(PolicyName)

@@ -16,6 +16,7 @@ from psd_core.config import EngineConfig
 from psd_core.decide import Decision, decide
 from psd_core.errors import ConfigError
 from psd_core.events import Phase, StepOutput, StepReport
+from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES, BLOCK_CAUSAL_CACHES
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.plan import StepPlan
 from psd_core.request import Request
@@ -40,10 +41,11 @@ class Engine:
                 f"max_model_len must be at most the model's {spec.max_positions}, got {max_model_len}",
             )
         num_slots = config.max_cache_tokens or min(config.max_num_seqs * 2 * max_model_len, DEFAULT_MAX_CACHE_TOKENS)
-        self.limits = Limits(max_model_len, spec.vocab_size, num_slots)
+        caches = BIDIRECTIONAL_CACHES if spec.block_length is None else BLOCK_CAUSAL_CACHES
+        self.limits = Limits(max_model_len, spec.vocab_size, num_slots, spec.block_length, caches)
         self._clock = clock
         banned_ids = tuple(sorted({spec.mask_id, *config.undefined_ids}))
-        self._scheduler = Scheduler(config, num_slots, spec.mask_id)
+        self._scheduler = Scheduler(config, num_slots, spec)
         self._runner = Runner(model, num_slots, config.max_logit_rows, banned_ids)
         self._cancelled: list[str] = []
 

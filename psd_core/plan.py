@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from psd_core.block import BlockState, IntArray
-from psd_core.kvcache.modes import denoise_window, needs_refresh
+from psd_core.kvcache.modes import Window, denoise_window, refresh_window
 from psd_core.request import Request
 from psd_core.sequence import Sequence
 from psd_core.speculation import draft_chain
@@ -19,17 +19,17 @@ class Span:
     """What one sequence contributes to one forward.
 
     A complete row is never computed: it needs no logits, and its parent judges it. Rows are nested, so only the
-    last one can be complete; `token_ids` then has one row less than `rows`.
+    last one can be complete; `token_ids` then has one row less than `rows`. All positions are absolute.
     """
 
     request: Request
-    phase: SpanPhase  # refresh: one row over the visible canvas, writes the cache; denoise: score the block
+    phase: SpanPhase  # refresh: one row, writes the cache; denoise: the block's state and its drafts
     rows: tuple[BlockState, ...]  # the sequence's own state, then its drafts
     token_ids: IntArray  # [R, W], R = rows to compute, W = window width
-    window_start: int  # absolute position of the first column
-    block_start: int  # absolute position of the active block
-    canvas_stop: int  # the model sees positions 0 … canvas_stop - 1
-    slot_start: int | None  # slot of position 0; None: the window is the whole visible canvas, nothing is cached
+    window: Window  # columns of `token_ids`, and the cached positions read besides
+    block_start: int
+    slot_start: int | None  # slot of position 0; None: nothing is cached
+    causal_block: int | None  # positions attend to their own and earlier blocks of this length; None: to everything
 
     @property
     def num_tokens(self) -> int:
@@ -49,9 +49,14 @@ class StepPlan:
     spans: tuple[Span, ...]
 
 
-def is_refresh(sequence: Sequence) -> bool:
-    """Whether the next span of `sequence` recomputes its cached context."""
-    return sequence.candidates is None and needs_refresh(sequence.request.decoder.cache)
+def next_window(sequence: Sequence, is_shifted: bool) -> tuple[SpanPhase, Window]:
+    """What the next span of `sequence` computes."""
+    cache, block_stop = sequence.request.decoder.cache, sequence.block_stop
+    if sequence.candidates is None:
+        window = refresh_window(cache, sequence.num_cached, block_stop, sequence.canvas_stop)
+        if window is not None:
+            return "refresh", window
+    return "denoise", denoise_window(cache, sequence.block_start, block_stop, sequence.canvas_stop, is_shifted)
 
 
 def draft_limit(sequence: Sequence) -> int:
@@ -59,37 +64,21 @@ def draft_limit(sequence: Sequence) -> int:
     return 0 if sequence.candidates is None else sequence.request.decoder.draft_depth
 
 
-def num_query_tokens(sequence: Sequence, depth: int) -> int:
-    """Upper bound of the query tokens of the next span with `depth` drafts."""
-    if is_refresh(sequence):
-        return sequence.canvas_stop
-    start = sequence.num_prompt + sequence.block_start
-    window = denoise_window(sequence.request.decoder.cache, start, start + sequence.block_length, sequence.canvas_stop)
-    return (1 + depth) * (window.stop - window.start)
-
-
-def make_span(sequence: Sequence, depth: int, mask_id: int) -> Span:
+def make_span(sequence: Sequence, depth: int, mask_id: int, is_shifted: bool) -> Span:
     """The next span of `sequence`, with at most `depth` drafts."""
-    decoder = sequence.request.decoder
-    block_start = sequence.num_prompt + sequence.block_start
     rows = [sequence.state]
     if sequence.candidates is not None:
-        rows += draft_chain(sequence.state, sequence.candidates, sequence.policy, depth, decoder.draft_increment)
-    if is_refresh(sequence):
-        phase: SpanPhase = "refresh"
-        start, stop = 0, sequence.canvas_stop
-    else:
-        phase = "denoise"
-        window = denoise_window(decoder.cache, block_start, block_start + sequence.block_length, sequence.canvas_stop)
-        start, stop = window.start, window.stop
+        increment = sequence.request.decoder.draft_increment
+        rows += draft_chain(sequence.state, sequence.candidates, sequence.policy, depth, increment)
+    phase, window = next_window(sequence, is_shifted)
     computed = rows[:-1] if rows[-1].is_complete else rows
     return Span(
         request=sequence.request,
         phase=phase,
         rows=tuple(rows),
-        token_ids=sequence.row_ids(computed, start, stop, mask_id),
-        window_start=start,
-        block_start=block_start,
-        canvas_stop=sequence.canvas_stop,
+        token_ids=sequence.row_ids(computed, window.start, window.stop, mask_id),
+        window=window,
+        block_start=sequence.block_start,
         slot_start=sequence.slot_start,
+        causal_block=sequence.block_length if sequence.is_block_causal else None,
     )

@@ -33,7 +33,7 @@ class Runner:
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> list[list[Candidates | None]]:
         """One forward. Per span, per row: its candidates, or None for a complete row, which was not computed."""
-        batch = build_batch(plan, self.model.dtype, self.model.device)
+        batch = build_batch(plan, self.model.spec.is_shifted, self.model.dtype, self.model.device)
         hidden = self.model(batch, self.store)
         return _split(plan, self._score(hidden, batch, plan))
 

@@ -17,17 +17,20 @@ from psd_core.decide import Decision
 from psd_core.errors import RequestError
 from psd_core.events import CanvasEvent, EngineFinishReason, FinishedEvent, Occupancy, TokensEvent
 from psd_core.kvcache.slots import SlotAllocator
-from psd_core.plan import Span, StepPlan, draft_limit, make_span, num_query_tokens
+from psd_core.models.spec import ModelSpec
+from psd_core.plan import Span, StepPlan, draft_limit, make_span, next_window
 from psd_core.request import Request
-from psd_core.sequence import UNDECIDED_DEPTH, Sequence
+from psd_core.sequence import Sequence
 
 
 class Scheduler:
     """Waiting and running sequences and their cache slots. Owns every `Sequence`."""
 
-    def __init__(self, config: EngineConfig, num_cache_slots: int, mask_id: int) -> None:
+    def __init__(self, config: EngineConfig, num_cache_slots: int, spec: ModelSpec) -> None:
         self._config = config
-        self._mask_id = mask_id
+        self._mask_id = spec.mask_id
+        self._is_shifted = spec.is_shifted
+        self._is_block_causal = spec.block_length is not None
         self._waiting: deque[Sequence] = deque()
         self._running: dict[str, Sequence] = {}
         self._slots = SlotAllocator(num_cache_slots)
@@ -39,7 +42,7 @@ class Scheduler:
             sequence.request.request_id == request.request_id for sequence in self._waiting
         ):
             raise RequestError("request_id", f"request id {request.request_id!r} is already in use")
-        self._waiting.append(Sequence(request, now_seconds))
+        self._waiting.append(Sequence(request, self._is_block_causal, now_seconds))
 
     def cancel(self, request_ids: Iterable[str], now_seconds: float) -> list[FinishedEvent]:
         """End these requests now, whatever state they are in; unknown ids are ignored."""
@@ -80,11 +83,12 @@ class Scheduler:
         for sequence in sorted(self._running.values(), key=lambda sequence: sequence.last_scheduled_step):
             depth = draft_limit(sequence)
             lowest = 0 if sequence.request.decoder.acceptance == "exact" else depth
-            while depth > lowest and num_query_tokens(sequence, depth) > budget:
-                depth -= 1
-            if spans and num_query_tokens(sequence, depth) > budget:
+            _, window = next_window(sequence, self._is_shifted)
+            width = window.stop - window.start
+            depth = max(lowest, min(depth, budget // width - 1))
+            if spans and (1 + depth) * width > budget:
                 continue
-            span = make_span(sequence, depth, self._mask_id)
+            span = make_span(sequence, depth, self._mask_id, self._is_shifted)
             sequence.last_scheduled_step = self._step
             spans.append(span)
             budget -= span.num_tokens
@@ -101,11 +105,10 @@ class Scheduler:
         finished: list[FinishedEvent] = []
         for decision in decisions:
             sequence = self._running[decision.span.request.request_id]
-            block_index = sequence.block_index
             _count(sequence, decision, started_seconds)
             sequence.advance(decision.span.rows, decision.candidates, decision.path)
             if sequence.request.watch:
-                canvases.append(_canvas_event(sequence, block_index, decision))
+                canvases.append(_canvas_event(sequence, decision))
             end = sequence.find_end()
             tokens += _report_tokens(sequence, end[0] if end else None)
             if end:
@@ -117,14 +120,14 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Assert that exactly the running sequences hold cache slots, and that none is lost."""
         self._slots.check_integrity()
-        held = sum(num_slots(sequence.request) for sequence in self._running.values())
+        held = sum(num_slots(sequence.request, self._is_block_causal) for sequence in self._running.values())
         assert held == self._slots.num_used, f"{self._slots.num_used} slots in use, {held} accounted for"
 
     def _start_waiting(self) -> None:
         """First come, first served: whoever is at the head waits until its slots are free."""
         while self._waiting and len(self._running) < self._config.max_num_seqs:
             sequence = self._waiting[0]
-            wanted = num_slots(sequence.request)
+            wanted = num_slots(sequence.request, self._is_block_causal)
             if wanted:
                 sequence.slot_start = self._slots.allocate(wanted)
                 if sequence.slot_start is None:
@@ -165,45 +168,50 @@ def _count(sequence: Sequence, decision: Decision, started_seconds: float) -> No
 
 def _report_tokens(sequence: Sequence, end: int | None) -> list[TokensEvent]:
     """The newly final tokens of one sequence, at the granularity it asked for; none or one event."""
-    stop = sequence.frontier
+    stop = sequence.num_final
     if sequence.request.granularity == "block":
-        stop -= stop % sequence.block_length
+        # What lies before the active block; at the end of the canvas the active block itself is complete.
+        stop = min(stop, sequence.block_start - sequence.num_prompt) if not sequence.state.is_complete else stop
     stop = min(stop, sequence.request.max_tokens) if end is None else end
     start = sequence.num_reported
     if stop <= start:
         return []
     sequence.num_reported = stop
+    final = slice(sequence.num_prompt + start, sequence.num_prompt + stop)
     return [
         TokensEvent(
             sequence.request.request_id,
-            sequence.generated_ids(start, stop),
-            tuple(sequence.logprobs[start:stop].tolist()),
+            tuple(sequence.token_ids[final].tolist()),
+            tuple(sequence.logprobs[final].tolist()),
         )
     ]
 
 
-def _canvas_event(sequence: Sequence, block_index: int, decision: Decision) -> CanvasEvent:
-    """The block a forward worked on, as it stands after that forward."""
-    start = block_index * sequence.block_length
-    index = range(start, start + sequence.block_length)
+def _canvas_event(sequence: Sequence, decision: Decision) -> CanvasEvent:
+    """The generated part of the block a forward worked on, as it stands after that forward."""
+    span = decision.span
     latest = decision.candidates[decision.path[-1]]
-    decided = [bool(sequence.decided[i]) for i in index]
+    first = max(span.block_start, sequence.num_prompt)
+    token_ids: list[int | None] = []
     confidences: list[float | None] = []
-    for i, done in zip(index, decided, strict=True):
-        if done:
-            confidences.append(math.exp(sequence.logprobs[i]))
+    depths: list[int | None] = []
+    for position in range(first, span.block_start + sequence.block_length):
+        if sequence.decided[position]:
+            token_ids.append(int(sequence.token_ids[position]))
+            confidences.append(math.exp(sequence.logprobs[position]))
+            depths.append(int(sequence.depths[position]))
         else:
-            confidences.append(None if latest is None else math.exp(latest.log_confidence[i - start]))
+            token_ids.append(None)
+            column = position - span.block_start
+            confidences.append(None if latest is None else math.exp(latest.log_confidence[column]))
+            depths.append(None)
     return CanvasEvent(
         request_id=sequence.request.request_id,
-        start=start,
-        token_ids=tuple(
-            int(sequence.canvas_ids[sequence.num_prompt + i]) if done else None
-            for i, done in zip(index, decided, strict=True)
-        ),
+        start=first - sequence.num_prompt,
+        token_ids=tuple(token_ids),
         confidences=tuple(confidences),
-        depths=tuple(None if sequence.depths[i] == UNDECIDED_DEPTH else int(sequence.depths[i]) for i in index),
+        depths=tuple(depths),
         forwards=sequence.forwards,
-        drafted=decision.span.num_drafted,
+        drafted=span.num_drafted,
         accepted=decision.num_accepted,
     )

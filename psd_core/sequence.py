@@ -1,8 +1,7 @@
-"""The mutable life of one request in the engine: canvas, active block, candidates, counters.
+"""The mutable life of one request in the engine: context, active block, candidates, counters.
 
-Owned by the scheduler; nothing else changes one. Canvas = prompt, then `max_tokens` rounded up to whole blocks of
-undecided positions. Indices named `pos` are absolute (the prompt's first token is 0); indices into the generated
-part are named `index`.
+Owned by the scheduler; nothing else changes one. Context = prompt, then a canvas of undecided positions that ends with
+a block. All positions are absolute: the prompt's first token is 0.
 """
 
 from __future__ import annotations
@@ -26,11 +25,14 @@ class Sequence:
 
     state        the active block; every position decided in it is final
     candidates   what `state` was made from, stale by one denoising step; None before the block's first forward
-    frontier     number of leading decided positions of the generated part
+    num_cached   leading positions whose keys and values are in the cache for ever (cache mode `causal`)
+    frontier     end of the leading decided positions
+    num_reported generated tokens reported so far
     """
 
-    def __init__(self, request: Request, arrival_seconds: float) -> None:
+    def __init__(self, request: Request, is_block_causal: bool, arrival_seconds: float) -> None:
         self.request = request
+        self.is_block_causal = is_block_causal
         self.policy: Policy = make_policy(request.decoder)
         self.arrival_seconds = arrival_seconds
         self.first_forward_seconds: float | None = None
@@ -38,19 +40,23 @@ class Sequence:
         self.slot_start: int | None = None
 
         self.num_prompt = len(request.prompt_ids)
-        self.num_canvas = num_canvas_tokens(request)
+        num_canvas = num_canvas_tokens(request, is_block_causal)
+        self.context_length = self.num_prompt + num_canvas
         self.block_length = request.decoder.block_length
-        self.canvas_ids: IntArray = np.concatenate(
-            [np.asarray(request.prompt_ids, np.int64), np.zeros(self.num_canvas, np.int64)]
+        self.token_ids: IntArray = np.concatenate(
+            [np.asarray(request.prompt_ids, np.int64), np.zeros(num_canvas, np.int64)]
         )
-        self.decided = np.zeros(self.num_canvas, np.bool_)
-        self.logprobs = np.zeros(self.num_canvas, np.float32)
-        self.depths = np.full(self.num_canvas, UNDECIDED_DEPTH, np.int16)
+        self.decided = np.arange(self.context_length) < self.num_prompt
+        self.logprobs = np.zeros(self.context_length, np.float32)
+        self.depths = np.full(self.context_length, UNDECIDED_DEPTH, np.int16)
 
-        self.block_index = 0
-        self.state = BlockState.masked(self.block_length)
+        # Blocks begin behind the prompt, or on the fixed grid of a block-causal model, where the first active block
+        # may hold the end of the prompt.
+        self.block_start = self.num_prompt - (self.num_prompt % self.block_length if is_block_causal else 0)
+        self.state = self._block_state()
         self.candidates: Candidates | None = None
-        self.frontier = 0
+        self.num_cached = 0
+        self.frontier = self.num_prompt
         self.num_reported = 0
 
         self.forwards = 0
@@ -61,31 +67,33 @@ class Sequence:
         self.accepted_depths = [0] * (request.decoder.draft_depth + 1)
 
     @property
-    def block_start(self) -> int:
-        """Index of the active block's first position in the generated part."""
-        return self.block_index * self.block_length
+    def block_stop(self) -> int:
+        return self.block_start + self.block_length
 
     @property
     def canvas_stop(self) -> int:
-        """Absolute end of the canvas that the model sees: all of it, or `canvas_blocks` beyond the active block."""
+        """End of what the model sees: everything, or `canvas_blocks` beyond the active block.
+
+        A block-causal model sees nothing beyond its active block anyway.
+        """
+        if self.is_block_causal:
+            return self.block_stop
         look_ahead = self.request.decoder.canvas_blocks
         if look_ahead is None:
-            return self.num_prompt + self.num_canvas
-        return self.num_prompt + min(self.num_canvas, self.block_start + (1 + look_ahead) * self.block_length)
+            return self.context_length
+        return min(self.context_length, self.block_stop + look_ahead * self.block_length)
 
     def row_ids(self, rows: Rows[BlockState], start: int, stop: int, mask_id: int) -> IntArray:
         """Token ids of positions `start` … `stop` - 1 for each block state in `rows`, [R, stop - start].
 
         Undecided positions carry the mask id; here, and only here, does a position become a token id.
         """
-        block_pos = self.num_prompt + self.block_start
-        ids = np.full((len(rows), stop - start), mask_id, np.int64)
-        settled = slice(start, min(stop, block_pos))
-        ids[:, : max(0, settled.stop - start)] = self.canvas_ids[settled]
-        columns = slice(block_pos - start, block_pos - start + self.block_length)
+        ids = np.where(self.decided[start:stop], self.token_ids[start:stop], mask_id)
+        result = np.repeat(ids[None, :], len(rows), axis=0)
+        columns = slice(self.block_start - start, self.block_stop - start)
         for row, state in enumerate(rows):
-            ids[row, columns] = np.where(state.decided, state.token_ids, mask_id)
-        return ids
+            result[row, columns] = np.where(state.decided, state.token_ids, mask_id)
+        return result
 
     def advance(self, rows: Rows[BlockState], candidates: Rows[Candidates | None], path: tuple[int, ...]) -> None:
         """Move to the last row of `path`, then take the policy's own step from it, which needs no check.
@@ -102,33 +110,41 @@ class Sequence:
             state = state.fill(chosen, scored)
             self._record(state, chosen, scored, depth=0)
         self.state, self.candidates = state, scored
-        while self.frontier < self.num_canvas and self.decided[self.frontier]:
+        while self.frontier < self.context_length and self.decided[self.frontier]:
             self.frontier += 1
-        if state.is_complete:
-            self.block_index += 1
-            self.state, self.candidates = BlockState.masked(self.block_length), None
+        if self.request.decoder.cache == "causal":
+            # Whatever forward this was, it or an earlier one computed everything before the active block.
+            self.num_cached = self.block_start
+        if state.is_complete and self.block_stop < self.context_length:
+            self.block_start = self.block_stop
+            self.state, self.candidates = self._block_state(), None
+
+    def _block_state(self) -> BlockState:
+        """The active block as the context has it: undecided but for the prompt's end."""
+        block = slice(self.block_start, self.block_start + self.block_length)
+        return BlockState(self.token_ids[block].copy(), self.decided[block].copy())
 
     def _record(self, state: BlockState, positions: IntArray, scored: Candidates, depth: int) -> None:
-        """Write newly decided block positions to the canvas, with the candidates that decided them."""
+        """Write newly decided positions of the block to the context, with the candidates that decided them."""
         index = positions + self.block_start
-        self.canvas_ids[index + self.num_prompt] = state.token_ids[positions]
+        self.token_ids[index] = state.token_ids[positions]
         self.decided[index] = True
         self.logprobs[index] = scored.log_confidence[positions]
         self.depths[index] = depth
 
-    def generated_ids(self, start: int, stop: int) -> tuple[int, ...]:
-        """Decided token ids at indices `start` … `stop` - 1 of the generated part."""
-        assert stop <= self.frontier
-        return tuple(self.canvas_ids[self.num_prompt + start : self.num_prompt + stop].tolist())
+    @property
+    def num_final(self) -> int:
+        """Leading decided positions of the generated part."""
+        return self.frontier - self.num_prompt
 
     def find_end(self) -> tuple[int, int | None] | None:
         """(number of tokens to return, the stop id that ended the text or None) once that is certain, else None.
 
         Certain means: everything before the first stop id, or before `max_tokens`, is decided.
         """
-        limit = min(self.frontier, self.request.max_tokens)
+        limit = min(self.num_final, self.request.max_tokens)
         for index in range(self.num_reported, limit):
-            token_id = int(self.canvas_ids[self.num_prompt + index])
+            token_id = int(self.token_ids[self.num_prompt + index])
             if token_id in self.request.stop_ids:
                 return index + 1, token_id
         if limit == self.request.max_tokens:
@@ -141,7 +157,7 @@ class Sequence:
         return Figures(
             prompt_tokens=self.num_prompt,
             generated_tokens=num_generated,
-            discarded_tokens=int(np.count_nonzero(self.decided[num_generated:])),
+            discarded_tokens=int(np.count_nonzero(self.decided[self.num_prompt + num_generated :])),
             forwards=self.forwards,
             refresh_forwards=self.refresh_forwards,
             rows=self.rows,

@@ -16,46 +16,48 @@ def attend(query: Tensor, key: Tensor, value: Tensor, batch: Batch, keys: Tensor
 
     query          [T, H, D], rotated
     key, value     [T, H_kv, D], key rotated
-    keys, values   [num_slots, H_kv, D], this layer's part of the arena; refreshes and scratch are written to it
+    keys, values   [num_slots, H_kv, D], this layer's part of the arena; the segments' own keys are written to it
     """
     output = torch.empty_like(query)
     for segment in batch.segments:
         own = slice(segment.start, segment.start + segment.num_tokens)
-        if segment.reads_cache:
-            output[own] = _attend_shared(query[own], key[own], value[own], segment, keys, values)
-        else:
+        if segment.slot_start is None:
             output[own] = _attend_rows(query[own], key[own], value[own], segment)
-            if segment.slot_start is not None:
-                slots = slice(segment.slot_start, segment.slot_start + segment.width)
-                keys[slots] = key[own]
-                values[slots] = value[own]
+        else:
+            first = segment.slot_start
+            written = slice(first + segment.context_stop, first + segment.context_stop + segment.num_tokens)
+            keys[written] = key[own]
+            values[written] = value[own]
+            view = slice(first, written.stop)
+            output[own] = _attend_view(query[own], keys[view], values[view], segment)
     return output
 
 
 def attend_plain(query: Tensor, key: Tensor, value: Tensor, batch: Batch, keys: Tensor, values: Tensor) -> Tensor:
-    """The slow twin of `attend`: one row at a time, explicit softmax, keys gathered by position."""
+    """The slow twin of `attend`: one query at a time, explicit softmax, keys chosen by their position."""
     output = torch.empty_like(query)
+    repeats = query.shape[1] // key.shape[1]
     for segment in batch.segments:
-        for row in range(segment.num_rows):
-            first = segment.start + row * segment.width
-            own = slice(first, first + segment.width)
-            row_keys, row_values = key[own], value[own]
-            if segment.reads_cache:
-                assert segment.slot_start is not None
-                window = batch.positions[own]
-                outside = torch.ones(segment.canvas_stop, dtype=torch.bool, device=query.device)
-                outside[window] = False
-                slots = segment.slot_start + torch.nonzero(outside).squeeze(-1)
-                row_keys = torch.cat([keys[slots], row_keys])
-                row_values = torch.cat([values[slots], row_values])
-            elif segment.slot_start is not None:
-                keys[segment.slot_start : segment.slot_start + segment.width] = row_keys
-                values[segment.slot_start : segment.slot_start + segment.width] = row_values
-            repeats = query.shape[1] // key.shape[1]
-            expanded_keys = row_keys.repeat_interleave(repeats, dim=1)
-            expanded_values = row_values.repeat_interleave(repeats, dim=1)
-            scores = torch.einsum("qhd,khd->hqk", query[own], expanded_keys) / math.sqrt(query.shape[-1])
-            output[own] = torch.einsum("hqk,khd->qhd", torch.softmax(scores, dim=-1), expanded_values)
+        first = segment.slot_start
+        for index in range(segment.start, segment.start + segment.num_tokens):
+            row_start = index - (index - segment.start) % segment.width
+            row = range(row_start, row_start + segment.width)
+            window = set(batch.positions[row_start : row_start + segment.width].tolist())
+
+            def sees(position: int, index: int = index, block: int | None = segment.causal_block) -> bool:
+                return block is None or position // block <= int(batch.positions[index]) // block
+
+            visible = [(key[other], value[other]) for other in row if sees(int(batch.positions[other]))]
+            if first is not None:
+                visible += [
+                    (keys[first + position], values[first + position])
+                    for position in range(segment.context_stop)
+                    if position not in window and sees(position)
+                ]
+            all_keys = torch.stack([pair[0] for pair in visible]).repeat_interleave(repeats, dim=1)
+            all_values = torch.stack([pair[1] for pair in visible]).repeat_interleave(repeats, dim=1)
+            scores = torch.einsum("hd,khd->hk", query[index], all_keys) / math.sqrt(query.shape[-1])
+            output[index] = torch.einsum("hk,khd->hd", torch.softmax(scores, dim=-1), all_values)
     return output
 
 
@@ -66,23 +68,13 @@ def _attend_rows(query: Tensor, key: Tensor, value: Tensor, segment: Segment) ->
     def by_row(heads: Tensor) -> Tensor:
         return heads.reshape(rows, width, -1, heads.shape[-1]).transpose(1, 2)
 
-    result = _sdpa(by_row(query), by_row(key), by_row(value), None)
+    result = _sdpa(by_row(query), by_row(key), by_row(value), segment.bias)
     return result.transpose(1, 2).flatten(0, 1)
 
 
-def _attend_shared(query: Tensor, key: Tensor, value: Tensor, segment: Segment, keys: Tensor, values: Tensor) -> Tensor:
-    """All rows at once over one view of the arena: context, then the rows' own keys in the scratch behind it."""
-    assert segment.slot_start is not None
-    scratch = segment.slot_start + segment.canvas_stop
-    stop = scratch + segment.num_tokens
-    keys[scratch:stop] = key
-    values[scratch:stop] = value
-    result = _sdpa(
-        query.transpose(0, 1)[None],
-        keys[segment.slot_start : stop].transpose(0, 1)[None],
-        values[segment.slot_start : stop].transpose(0, 1)[None],
-        segment.bias,
-    )
+def _attend_view(query: Tensor, keys: Tensor, values: Tensor, segment: Segment) -> Tensor:
+    """All rows at once over one view of the arena, [K, H_kv, D]."""
+    result = _sdpa(query.transpose(0, 1)[None], keys.transpose(0, 1)[None], values.transpose(0, 1)[None], segment.bias)
     return result[0].transpose(0, 1)
 
 

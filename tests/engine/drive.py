@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from psd_core.config import ACCEPTANCE_NAMES, CACHE_NAMES, POLICY_NAMES, DecoderConfig, EngineConfig
+from psd_core.config import ACCEPTANCE_NAMES, POLICY_NAMES, DecoderConfig, EngineConfig
 from psd_core.engine import Engine
 from psd_core.events import FinishedEvent, StepOutput
+from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.request import Request, SamplingParams
 from tests.engine.tiny import VOCAB_SIZE
@@ -71,8 +72,9 @@ def run_alone(model: DiffusionDecoder, request: Request) -> tuple[Outcome, Finis
 def decoders(
     draw: st.DrawFn,
     policies: tuple[str, ...] = POLICY_NAMES,
-    caches: tuple[str, ...] = CACHE_NAMES,
+    caches: tuple[str, ...] = BIDIRECTIONAL_CACHES,
     acceptances: tuple[str, ...] = ACCEPTANCE_NAMES,
+    block_length: int | None = None,
 ) -> DecoderConfig:
     return DecoderConfig(
         policy=draw(st.sampled_from(policies)),
@@ -82,7 +84,7 @@ def decoders(
         gamma=draw(st.sampled_from([0.0, 0.1, 1.0, 6.0])),
         relaxed_threshold=draw(st.sampled_from([0.1, 0.3, 0.75])),
         window=draw(st.integers(0, 4)),
-        block_length=draw(st.sampled_from([1, 3, 4, 8])),
+        block_length=block_length or draw(st.sampled_from([1, 3, 4, 8])),
         draft_depth=draw(st.integers(0, 7)),
         draft_increment=draw(st.sampled_from([1, 1, 2, 3, "policy"])),
         acceptance=draw(st.sampled_from(acceptances)),

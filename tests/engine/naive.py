@@ -30,31 +30,33 @@ class NaiveResult:
 
 def naive_decode(model: DiffusionDecoder, request: Request) -> NaiveResult:
     """Decode `request` with its policy alone, one forward per denoising step."""
-    decoder, num_prompt = request.decoder, len(request.prompt_ids)
+    decoder, num_prompt, spec = request.decoder, len(request.prompt_ids), model.spec
     length = decoder.block_length
-    num_canvas = math.ceil(request.max_tokens / length) * length
-    canvas: list[int | None] = [*request.prompt_ids, *[None] * num_canvas]
+    grid = num_prompt if spec.block_length is None else 0
+    stop_of_canvas = grid + math.ceil((num_prompt + request.max_tokens - grid) / length) * length
+    canvas: list[int | None] = [*request.prompt_ids, *[None] * (stop_of_canvas - num_prompt)]
     logprobs: dict[int, float] = {}
     forwards = 0
-    for block_start in range(num_prompt, num_prompt + num_canvas, length):
+    for block_start in range(grid + (num_prompt - grid) // length * length, stop_of_canvas, length):
         block = range(block_start, block_start + length)
-        stop = len(canvas)
+        stop = stop_of_canvas if spec.block_length is None else block_start + length
         if decoder.canvas_blocks is not None:
             stop = min(stop, block_start + (1 + decoder.canvas_blocks) * length)
+        first = max(0, block_start - 1) if spec.is_shifted else block_start  # of the logits, below
         outside: CACHED | None = None
         while any(canvas[pos] is None for pos in block):
-            fed = [model.spec.mask_id if token is None else token for token in canvas[:stop]]
-            window = range(block_start, stop if decoder.cache == "prefix" else block_start + length)
-            if decoder.cache == "none" or outside is None:
+            fed = [spec.mask_id if token is None else token for token in canvas[:stop]]
+            window = range(first, stop if decoder.cache == "prefix" else block_start + length)
+            if decoder.cache in ("none", "causal") or outside is None:
                 logits, cached = plain_forward(model, fed, 0, None)
-                logits = logits[block_start : block_start + length]
+                logits = logits[first:]
                 keep = [pos for pos in range(stop) if pos not in window]
                 outside = [(k[keep], v[keep]) for k, v in cached]
             else:
-                logits, _ = plain_forward(model, [fed[pos] for pos in window], block_start, outside)
+                logits, _ = plain_forward(model, [fed[pos] for pos in window], first, outside)
             forwards += 1
             found = {
-                pos: _candidate(logits[pos - block_start], pos - num_prompt, model, request)
+                pos: _candidate(logits[pos - first - int(spec.is_shifted)], pos - num_prompt, model, request)
                 for pos in block
                 if canvas[pos] is None
             }

@@ -37,7 +37,7 @@ def test_logits_equal_the_reference(variant: str) -> None:
     golden = load_file(GOLDEN / variant / "logits.safetensors")
     token_ids = golden["input_ids"]
     count = token_ids.shape[0]
-    batch = Batch(token_ids, torch.arange(count), (Segment(0, 1, count, None, count, None),), torch.arange(count))
+    batch = Batch(token_ids, torch.arange(count), (Segment(0, 1, count, 0, None, 0, None, None),), torch.arange(count))
     store = KVStore(3, 0, model.spec.num_kv_heads, model.spec.head_dim, model.dtype, model.device)
     with torch.inference_mode():
         logits = model.project(model(batch, store))

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psd_core.config import CACHE_NAMES, POLICY_NAMES
+from psd_core.config import POLICY_NAMES
+from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES
 from psd_core.request import Request
 from tests.engine.drive import decoders, requests, run_alone
 from tests.engine.naive import naive_decode
@@ -16,14 +17,16 @@ from tests.engine.tiny import tiny_model, tiny_spec
 
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)
-@pytest.mark.parametrize("cache", CACHE_NAMES)
+@pytest.mark.parametrize("cache", [*BIDIRECTIONAL_CACHES, "causal"])
 def test_exact_equals_the_naive_policy_with_no_more_forwards(policy: str, cache: str) -> None:
-    exact = decoders(policies=(policy,), caches=(cache,), acceptances=("exact",))
+    block_length = 4 if cache == "causal" else None
+    exact = decoders(policies=(policy,), caches=(cache,), acceptances=("exact",), block_length=block_length)
 
-    @settings(max_examples=50, deadline=None)
-    @given(request=requests(decoder=exact), depth=st.integers(1, 7), seed=st.integers(0, 20))
+    @settings(max_examples=40, deadline=None)
+    @given(request=requests(decoder=exact), depth=st.integers(1, 7), seed=st.integers(0, 40))
     def check(request: Request, depth: int, seed: int) -> None:
-        model = tiny_model(seed, tiny_spec(num_kv_heads=1 + seed % 2, has_tied_head=seed % 3 == 0))
+        spec = tiny_spec(1 + seed % 2, seed % 3 == 0, is_shifted=seed % 4 == 1, block_length=block_length)
+        model = tiny_model(seed, spec)
         expected = naive_decode(model, request)
         for draft_depth in (0, depth):
             decoder = replace(request.decoder, draft_depth=draft_depth)
@@ -38,6 +41,16 @@ def test_exact_equals_the_naive_policy_with_no_more_forwards(policy: str, cache:
                 assert finished.figures.forwards <= expected.forwards
 
     check()
+
+
+@settings(max_examples=40, deadline=None)
+@given(request=requests(decoder=decoders(caches=("causal",), block_length=4)), seed=st.integers(0, 40))
+def test_the_causal_cache_changes_nothing_in_a_block_causal_model(request: Request, seed: int) -> None:
+    model = tiny_model(seed, tiny_spec(is_shifted=seed % 2 == 1, block_length=4))
+    cached, finished = run_alone(model, request)
+    plain, uncached = run_alone(model, replace(request, decoder=replace(request.decoder, cache="none")))
+    assert cached.token_ids == plain.token_ids
+    assert finished.figures.forwards == uncached.figures.forwards
 
 
 @settings(max_examples=60, deadline=None)

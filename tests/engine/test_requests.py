@@ -117,7 +117,7 @@ def test_what_cannot_be_served_is_refused_with_the_limit_and_the_value() -> None
     engine = Engine(tiny_model(0), EngineConfig(max_model_len=64, max_cache_tokens=90))
     with pytest.raises(ContextError, match=r"prompt \(40 tokens\) plus max_tokens \(25, rounded up to 32.*is 72.*64"):
         engine.add(Request("r", (1,) * 40, 25, BLOCK_8))
-    with pytest.raises(ContextError, match=r"needs 96 cache slots.*holds 90"):
+    with pytest.raises(ContextError, match=r"needs 102 cache slots.*holds 90"):
         engine.add(Request("r", (1,) * 16, 32, replace(BLOCK_8, cache="dual", draft_depth=5)))
     with pytest.raises(RequestError, match=rf"between 0 and {VOCAB_SIZE - 1}, got {VOCAB_SIZE}"):
         engine.add(Request("r", (1, VOCAB_SIZE), 8, BLOCK_8))

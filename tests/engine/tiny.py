@@ -15,7 +15,9 @@ MASK_ID = 47
 CACHED = list[tuple[Tensor, Tensor]]  # per layer: rotated keys, values, [positions, H_kv, D]
 
 
-def tiny_spec(num_kv_heads: int = 2, has_tied_head: bool = False) -> ModelSpec:
+def tiny_spec(
+    num_kv_heads: int = 2, has_tied_head: bool = False, is_shifted: bool = False, block_length: int | None = None
+) -> ModelSpec:
     return ModelSpec(
         architecture="LLaDAModelLM",
         vocab_size=VOCAB_SIZE,
@@ -32,6 +34,8 @@ def tiny_spec(num_kv_heads: int = 2, has_tied_head: bool = False) -> ModelSpec:
         has_qkv_bias=False,
         mask_id=MASK_ID,
         eos_ids=(1,),
+        is_shifted=is_shifted,
+        block_length=block_length,
     )
 
 
@@ -55,6 +59,8 @@ def plain_forward(
     model: DiffusionDecoder, token_ids: list[int], first_pos: int, context: CACHED | None
 ) -> tuple[Tensor, CACHED]:
     """Logits [n, V] of `token_ids` at positions first_pos …, attending to themselves and to `context`.
+
+    Block-causal models attend to their own and earlier blocks only; `context` must then be empty.
 
     Written without the project's layers, batches or caches, so that it can judge them.
     """
@@ -87,7 +93,12 @@ def plain_forward(
         heads = []
         for head in range(spec.num_heads):
             kv_head = head // (spec.num_heads // spec.num_kv_heads)
-            weight = torch.softmax(q[:, head] @ k[:, kv_head].T / math.sqrt(spec.head_dim), dim=-1)
+            scores = q[:, head] @ k[:, kv_head].T / math.sqrt(spec.head_dim)
+            if spec.block_length is not None:
+                assert context is None
+                block = positions // spec.block_length
+                scores = scores.masked_fill(block[None, :] > block[:, None], -torch.inf)
+            weight = torch.softmax(scores, dim=-1)
             heads.append(weight @ v[:, kv_head])
         x = x + torch.cat(heads, dim=-1) @ layer["out.weight"].T
         normed = norm(x, layer["mlp_norm.weight"])
