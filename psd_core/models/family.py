@@ -9,15 +9,20 @@ from psd_core.errors import CheckpointError
 from psd_core.models.spec import ModelSpec
 
 ConfigJson = Mapping[str, object]
+SpecialIds = Mapping[str, int]  # text of an added token -> its id, from tokenizer.json; empty without one
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a checkpoint tensor goes: rows `start` … `stop` - 1 of parameter `name` (all rows by default)."""
+    """Where a checkpoint tensor goes: rows `start` … `stop` - 1 of parameter `name` (all rows by default).
+
+    `expert` picks one matrix of a parameter that holds one per expert.
+    """
 
     name: str
     start: int = 0
     stop: int | None = None
+    expert: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,7 @@ class Family:
     """How checkpoints of one architecture are read."""
 
     architecture: str  # `architectures[0]` of config.json
-    read_spec: Callable[[ConfigJson], ModelSpec]
+    read_spec: Callable[[ConfigJson, SpecialIds], ModelSpec]
     targets: Callable[[ModelSpec], dict[str, Target]]  # checkpoint tensor name -> parameter
 
 
@@ -64,3 +69,20 @@ def read_ids(config: ConfigJson, key: str) -> tuple[int, ...]:
     if not all(isinstance(item, int) and not isinstance(item, bool) for item in ids):
         raise CheckpointError(f"config.json: {key} must be a token id or a list of them, got {value!r}")
     return tuple(ids)
+
+
+def mask_id_of(config: ConfigJson, special_ids: SpecialIds, text: str, usual: int, vocab_size: int) -> int:
+    """The mask id: the tokenizer's id of `text`, else config.json's, else the family's `usual` one.
+
+    CheckpointError if tokenizer and config disagree, or the id is outside the vocabulary.
+    """
+    declared = read_ids(config, "mask_token_id")
+    from_text = special_ids.get(text)
+    if from_text is not None and declared and declared[0] != from_text:
+        raise CheckpointError(
+            f"the mask token {text!r} has id {from_text} in tokenizer.json, but config.json says {declared[0]}"
+        )
+    mask_id = from_text if from_text is not None else declared[0] if declared else usual
+    if not 0 <= mask_id < vocab_size:
+        raise CheckpointError(f"mask_token_id {mask_id} is outside the vocabulary ({vocab_size})")
+    return mask_id

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from psd_core.batch import Batch
 from psd_core.kvcache.store import KVStore
 from psd_core.models.attention import attend
+from psd_core.models.experts import Experts, gated
 from psd_core.models.spec import ModelSpec
 
 
@@ -41,22 +42,42 @@ class Linear(nn.Module):
         return F.linear(hidden, self.weight, self.bias)
 
 
-class DecoderLayer(nn.Module):
-    """Attention and a gated MLP, each behind a norm and added to the residual stream.
+class GatedMLP(nn.Module):
+    """SwiGLU with gate and up projections as one matrix."""
 
-    Query, key and value projections are one matrix, as are gate and up: fewer, larger products.
+    def __init__(self, hidden_size: int, mlp_size: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.gate_up = _weight((2 * mlp_size, hidden_size), dtype, device)
+        self.down = _weight((hidden_size, mlp_size), dtype, device)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[T, d] -> [T, d]."""
+        return gated(hidden, self.gate_up, self.down)
+
+
+class DecoderLayer(nn.Module):
+    """Attention and an MLP, each behind a norm and added to the residual stream.
+
+    Query, key and value projections are one matrix: fewer, larger products.
     """
 
-    def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, spec: ModelSpec, is_dense: bool, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
         qkv_size = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
         self.attention_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
         self.qkv = Linear(spec.hidden_size, qkv_size, spec.has_qkv_bias, dtype, device)
+        self.query_norm = self.key_norm = None
+        if spec.has_qk_norm:
+            self.query_norm = RMSNorm(spec.head_dim, spec.norm_eps, dtype, device)
+            self.key_norm = RMSNorm(spec.head_dim, spec.norm_eps, dtype, device)
         self.out = Linear(spec.num_heads * spec.head_dim, spec.hidden_size, False, dtype, device)
         self.mlp_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
-        self.gate_up = Linear(spec.hidden_size, 2 * spec.mlp_size, False, dtype, device)
-        self.down = Linear(spec.mlp_size, spec.hidden_size, False, dtype, device)
+        self.mlp: GatedMLP | Experts
+        if is_dense or spec.experts is None:
+            self.mlp = GatedMLP(spec.hidden_size, spec.mlp_size, dtype, device)
+        else:
+            self.mlp = Experts(spec.experts, spec.hidden_size, dtype, device)
 
     def forward(
         self, hidden: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch, keys: Tensor, values: Tensor
@@ -64,37 +85,44 @@ class DecoderLayer(nn.Module):
         """[T, d] -> [T, d]; `keys`, `values` are this layer's part of the arena."""
         qkv = self.qkv(self.attention_norm(hidden)).view(hidden.shape[0], -1, self.head_dim)
         num_rotated = self.num_heads + self.num_kv_heads
-        rotated, value = rotate(qkv[:, :num_rotated], *rotary), qkv[:, num_rotated:]
+        rotated, value = qkv[:, :num_rotated], qkv[:, num_rotated:]
+        if self.query_norm is not None and self.key_norm is not None:
+            normed = self.query_norm(rotated[:, : self.num_heads]), self.key_norm(rotated[:, self.num_heads :])
+            rotated = torch.cat(normed, dim=1)
+        rotated = rotate(rotated, *rotary)
         query, key = rotated[:, : self.num_heads], rotated[:, self.num_heads :]
         hidden = hidden + self.out(attend(query, key, value, batch, keys, values).flatten(1))
-        gate, up = self.gate_up(self.mlp_norm(hidden)).chunk(2, dim=-1)
-        result: Tensor = hidden + self.down(F.silu(gate) * up)
+        result: Tensor = hidden + self.mlp(self.mlp_norm(hidden))
         return result
 
 
 class DiffusionDecoder(nn.Module):
     """A masked diffusion language model: embeddings, layers, final norm, head. Immutable once loaded.
 
-    Logits at a position predict that position. Rotary tables stay float32 whatever the weights are.
+    Rotary tables stay float32 whatever the weights are.
     """
 
     def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
         self.spec, self.dtype, self.device = spec, dtype, device
         self.embedding = _weight((spec.vocab_size, spec.hidden_size), dtype, device)
-        self.layers = nn.ModuleList(DecoderLayer(spec, dtype, device) for _ in range(spec.num_layers))
+        num_dense = spec.num_layers if spec.experts is None else spec.experts.num_dense_layers
+        self.layers = nn.ModuleList(
+            DecoderLayer(spec, index < num_dense, dtype, device) for index in range(spec.num_layers)
+        )
         self.final_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
         self.head = self.embedding
         if not spec.has_tied_head:
             self.head = _weight((spec.vocab_size, spec.hidden_size), dtype, device)
-        exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.float32, device=device) / spec.head_dim
-        self.inverse_frequencies = 1.0 / spec.rope_theta**exponents  # [D / 2] float32
+        rotary_dim = spec.rotary_dim or spec.head_dim
+        exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32, device=device) / rotary_dim
+        self.inverse_frequencies = 1.0 / spec.rope_theta**exponents  # [D' / 2] float32
 
     def forward(self, batch: Batch, store: KVStore) -> Tensor:
         """Final hidden states of all query tokens, [T, d]."""
         hidden = F.embedding(batch.token_ids, self.embedding)
         angles = batch.positions[:, None].float() * self.inverse_frequencies[None, :]
-        angles = torch.cat([angles, angles], dim=-1)[:, None, :]  # [T, 1, D]
+        angles = torch.cat([angles, angles], dim=-1)[:, None, :]  # [T, 1, D']
         rotary = (angles.cos(), angles.sin())
         for index, layer in enumerate(self.layers):
             hidden = layer(hidden, rotary, batch, store.keys[index], store.values[index])
@@ -107,7 +135,13 @@ class DiffusionDecoder(nn.Module):
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding, half-split (Llama) layout, in float32: [T, n, D] with tables [T, 1, D]."""
+    """Rotary position embedding, half-split (Llama) layout, in float32: [T, n, D] with tables [T, 1, D'], D' <= D.
+
+    Features behind the first D' pass through.
+    """
+    rotary_dim = cos.shape[-1]
+    if rotary_dim < heads.shape[-1]:
+        return torch.cat([rotate(heads[..., :rotary_dim], cos, sin), heads[..., rotary_dim:]], dim=-1)
     wide = heads.float()
     left, right = wide.chunk(2, dim=-1)
     return (wide * cos + torch.cat([-right, left], dim=-1) * sin).to(heads.dtype)

@@ -6,11 +6,21 @@ Full bidirectional attention, no logit shift. Grouped-query and tied-head varian
 from __future__ import annotations
 
 from psd_core.errors import CheckpointError
-from psd_core.models.family import ConfigJson, Family, Target, read_float, read_ids, read_int, require
+from psd_core.models.family import (
+    ConfigJson,
+    Family,
+    SpecialIds,
+    Target,
+    mask_id_of,
+    read_float,
+    read_ids,
+    read_int,
+    require,
+)
 from psd_core.models.spec import ModelSpec
 
 
-def _read_spec(config: ConfigJson) -> ModelSpec:
+def _read_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
     require(
         config,
         {
@@ -34,9 +44,6 @@ def _read_spec(config: ConfigJson) -> ModelSpec:
     if num_heads % num_kv_heads:
         raise CheckpointError(f"config.json: n_heads {num_heads} is no multiple of n_kv_heads {num_kv_heads}")
     vocab_size = read_int(config, "embedding_size", read_int(config, "vocab_size"))
-    mask_id = read_int(config, "mask_token_id")
-    if not 0 <= mask_id < vocab_size:
-        raise CheckpointError(f"config.json: mask_token_id {mask_id} is outside the vocabulary ({vocab_size})")
     return ModelSpec(
         architecture=LLADA.architecture,
         vocab_size=vocab_size,
@@ -51,7 +58,7 @@ def _read_spec(config: ConfigJson) -> ModelSpec:
         max_positions=read_int(config, "max_sequence_length"),
         has_tied_head=config.get("weight_tying") is True,
         has_qkv_bias=config.get("include_qkv_bias") is True,
-        mask_id=mask_id,
+        mask_id=mask_id_of(config, special_ids, "<|mdm_mask|>", 126336, vocab_size),
         eos_ids=read_ids(config, "eos_token_id"),
     )
 
@@ -77,9 +84,9 @@ def _targets(spec: ModelSpec) -> dict[str, Target]:
             f"{block}.attn_norm.weight": Target(f"{layer}.attention_norm.weight"),
             f"{block}.attn_out.weight": Target(f"{layer}.out.weight"),
             f"{block}.ff_norm.weight": Target(f"{layer}.mlp_norm.weight"),
-            f"{block}.ff_proj.weight": Target(f"{layer}.gate_up.weight", 0, spec.mlp_size),
-            f"{block}.up_proj.weight": Target(f"{layer}.gate_up.weight", spec.mlp_size),
-            f"{block}.ff_out.weight": Target(f"{layer}.down.weight"),
+            f"{block}.ff_proj.weight": Target(f"{layer}.mlp.gate_up", 0, spec.mlp_size),
+            f"{block}.up_proj.weight": Target(f"{layer}.mlp.gate_up", spec.mlp_size),
+            f"{block}.ff_out.weight": Target(f"{layer}.mlp.down"),
         }
     return targets
 

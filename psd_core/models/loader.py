@@ -16,12 +16,19 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from psd_core.errors import CheckpointError
-from psd_core.models.family import ConfigJson, Family, Target
+from psd_core.models.dream import DREAM
+from psd_core.models.family import ConfigJson, Family, SpecialIds, Target
+from psd_core.models.fastdllm2 import FAST_DLLM_2
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.models.llada import LLADA
+from psd_core.models.llada2 import LLADA_2
+from psd_core.models.lladamoe import LLADA_MOE
+from psd_core.models.sdar import SDAR, SDAR_MOE
 from psd_core.models.spec import ModelSpec
 
-FAMILIES: Final[Mapping[str, Family]] = {family.architecture: family for family in (LLADA,)}
+FAMILIES: Final[Mapping[str, Family]] = {
+    family.architecture: family for family in (LLADA, DREAM, LLADA_MOE, LLADA_2, SDAR, SDAR_MOE, FAST_DLLM_2)
+}
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {
     "float32": torch.float32,
@@ -54,7 +61,7 @@ def read_checkpoint(path: Path) -> tuple[Family, ModelSpec]:
         raise CheckpointError(
             f"{path / 'config.json'}: architecture {name!r} is not supported; known: {', '.join(FAMILIES)}"
         )
-    return family, family.read_spec(config)
+    return family, family.read_spec(config, _special_ids(path))
 
 
 def resolve_device(device: str) -> torch.device:
@@ -85,6 +92,15 @@ def _read_json(path: Path) -> ConfigJson:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} must hold a JSON object")
     return content
+
+
+def _special_ids(path: Path) -> SpecialIds:
+    """Ids of the added tokens of tokenizer.json by their text; empty if there is no such file."""
+    file = path / "tokenizer.json"
+    added = _read_json(file).get("added_tokens") if file.exists() else None
+    if not isinstance(added, list):
+        return {}
+    return {str(token["content"]): int(token["id"]) for token in added if "content" in token and "id" in token}
 
 
 def _weight_files(path: Path) -> list[Path]:
@@ -131,7 +147,8 @@ def _load_weights(model: nn.Module, targets: Mapping[str, Target], files: Iterab
 
 
 def _copy(tensor: torch.Tensor, name: str, parameter: nn.Parameter, target: Target) -> None:
-    destination = parameter[target.start : target.stop]
+    whole = parameter if target.expert is None else parameter[target.expert]
+    destination = whole[target.start : target.stop]
     if tensor.shape != destination.shape:
         raise CheckpointError(
             f"tensor {name} has shape {list(tensor.shape)}, the config asks for {list(destination.shape)}"

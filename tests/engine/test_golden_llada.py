@@ -1,4 +1,4 @@
-"""Parity with the public reference code, on the tiny checkpoints in tests/data/golden."""
+"""LLaDA decoded as the public reference loops do, token for token, with as many forwards."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from psd_core.batch import Batch, Segment
 from psd_core.config import DecoderConfig
-from psd_core.kvcache.store import KVStore
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.models.loader import load_model
 from psd_core.request import Request
@@ -29,19 +25,6 @@ KNOWN = [name for name in ITEMS if name != "llada_k_uneven" and "factor" not in 
 @pytest.fixture(scope="module")
 def llada() -> DiffusionDecoder:
     return load_model(GOLDEN / "llada" / "ckpt")
-
-
-@pytest.mark.parametrize("variant", ["llada", "llada_gqa", "llada_tied"])
-def test_logits_equal_the_reference(variant: str) -> None:
-    model = load_model(GOLDEN / variant / "ckpt", dtype="float32", device="cpu")
-    golden = load_file(GOLDEN / variant / "logits.safetensors")
-    token_ids = golden["input_ids"]
-    count = token_ids.shape[0]
-    batch = Batch(token_ids, torch.arange(count), (Segment(0, 1, count, 0, None, 0, None, None),), torch.arange(count))
-    store = KVStore(3, 0, model.spec.num_kv_heads, model.spec.head_dim, model.dtype, model.device)
-    with torch.inference_mode():
-        logits = model.project(model(batch, store))
-    assert (logits - golden["logits_fp32"]).abs().max() <= 5e-5
 
 
 @pytest.mark.parametrize("depth", [0, 3])

@@ -60,13 +60,20 @@ def test_wrong_tensors_are_named(checkpoint: Path, edit: Callable[[Tensors], obj
         ({"d_model": "64"}, "d_model must be an integer, got '64'"),
         ({"alibi": True}, "alibi = True is not supported, only False"),
         ({"activation_type": "gelu"}, "activation_type = 'gelu' is not supported"),
-        ({"mask_token_id": 512}, r"mask_token_id 512 is outside the vocabulary \(512\)"),
+        ({"mask_token_id": 7}, r"mask token '<\|mdm_mask\|>' has id 508 in tokenizer.json, but config.json says 7"),
         ({"n_kv_heads": 3}, "n_heads 4 is no multiple of n_kv_heads 3"),
     ],
 )
 def test_wrong_configs_are_named(checkpoint: Path, values: dict[str, object], message: str) -> None:
     edit_config(checkpoint, **values)
     with pytest.raises(CheckpointError, match=message):
+        load_model(checkpoint)
+
+
+def test_a_mask_id_outside_the_vocabulary_is_refused(checkpoint: Path) -> None:
+    (checkpoint / "tokenizer.json").unlink()
+    edit_config(checkpoint, mask_token_id=512)
+    with pytest.raises(CheckpointError, match=r"mask_token_id 512 is outside the vocabulary \(512\)"):
         load_model(checkpoint)
 
 

@@ -1,0 +1,84 @@
+"""Mixture-of-experts MLP: each token goes through its few chosen experts; a forward visits each expert once."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from psd_core.models.spec import ExpertsSpec
+
+
+class Router(nn.Module):
+    """Which experts each token goes to, and with which weight. Float32 whatever the model's dtype is."""
+
+    def __init__(self, spec: ExpertsSpec, hidden_size: int, device: torch.device) -> None:
+        super().__init__()
+        self.spec = spec
+        self.weight = _weight((spec.num_experts, hidden_size), torch.float32, device)
+        self.bias = _weight((spec.num_experts,), torch.float32, device) if spec.has_bias else None
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """[T, d] -> (experts [T, K] int64, weights [T, K] float32)."""
+        logits = F.linear(hidden.float(), self.weight)
+        scores = torch.softmax(logits, dim=-1) if self.spec.scoring == "softmax" else torch.sigmoid(logits)
+        preference = scores if self.bias is None else scores + self.bias
+        if self.spec.num_groups > 1:
+            preference = self._keep_best_groups(preference)
+        experts = torch.topk(preference, self.spec.num_chosen, dim=-1).indices
+        weights = scores.gather(1, experts)
+        if self.spec.renormalizes:
+            weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+        return experts, weights * self.spec.scale
+
+    def _keep_best_groups(self, preference: Tensor) -> Tensor:
+        """[T, E] with the experts of all but the best groups at -inf; a group counts by its two best experts."""
+        grouped = preference.view(preference.shape[0], self.spec.num_groups, -1)
+        group_scores = grouped.topk(2, dim=-1).values.sum(dim=-1)
+        kept = torch.topk(group_scores, self.spec.top_groups, dim=-1).indices
+        is_dropped = torch.ones_like(group_scores, dtype=torch.bool).scatter_(1, kept, False)
+        return grouped.masked_fill(is_dropped[:, :, None], -torch.inf).view_as(preference)
+
+
+class Experts(nn.Module):
+    """Routed experts, and the shared one if there is one."""
+
+    def __init__(self, spec: ExpertsSpec, hidden_size: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.router = Router(spec, hidden_size, device)
+        self.gate_up = _weight((spec.num_experts, 2 * spec.expert_size, hidden_size), dtype, device)
+        self.down = _weight((spec.num_experts, hidden_size, spec.expert_size), dtype, device)
+        self.shared_gate_up = self.shared_down = None
+        if spec.shared_size:
+            self.shared_gate_up = _weight((2 * spec.shared_size, hidden_size), dtype, device)
+            self.shared_down = _weight((hidden_size, spec.shared_size), dtype, device)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[T, d] -> [T, d]."""
+        experts, weights = self.router(hidden)
+        output = torch.zeros_like(hidden)
+        # Tokens sorted by expert: one pair of products per expert that anybody chose.
+        order = torch.argsort(experts.flatten(), stable=True)
+        counts = torch.bincount(experts.flatten(), minlength=self.gate_up.shape[0]).tolist()
+        start = 0
+        for expert, count in enumerate(counts):
+            if count:
+                entries = order[start : start + count]
+                tokens = entries // experts.shape[1]
+                result = gated(hidden[tokens], self.gate_up[expert], self.down[expert])
+                scale = weights.flatten()[entries, None].to(hidden.dtype)
+                output.index_add_(0, tokens, result * scale)
+            start += count
+        if self.shared_gate_up is not None and self.shared_down is not None:
+            output = output + gated(hidden, self.shared_gate_up, self.shared_down)
+        return output
+
+
+def gated(hidden: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """SwiGLU: [T, d] -> [T, d] with `gate_up` [2 m, d] (gate first) and `down` [d, m]."""
+    gate, up = F.linear(hidden, gate_up).chunk(2, dim=-1)
+    return F.linear(F.silu(gate) * up, down)
+
+
+def _weight(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)
