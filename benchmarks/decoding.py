@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import math
 import platform
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -20,13 +19,13 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from demo_model.answers import decode_all
 from demo_model.grading import grade
-from demo_model.tasks import Problem, problems
+from demo_model.tasks import problems
 from psd_core.assets import demo_path
 from psd_core.config import AcceptanceName, CacheName, DecoderConfig, EngineConfig
 from psd_core.engine import Engine
 from psd_core.models.loader import load_model
-from psd_core.request import Request
 
 DEPTHS = (1, 3, 5, 7)
 RULES: tuple[AcceptanceName, ...] = ("exact", "subset", "token")
@@ -76,28 +75,6 @@ def decoder_grid(block_length: int, cache: CacheName) -> list[tuple[str, Decoder
     return grid
 
 
-def run(
-    engine: Engine, tokenizer: Tokenizer, tasks: Sequence[Problem], decoder: DecoderConfig, max_tokens: int, eos_id: int
-) -> tuple[list[list[int]], dict[str, int], float]:
-    """Outputs per problem, summed figures, and seconds of one decoder."""
-    outputs: list[list[int]] = [[] for _ in tasks]
-    totals = {"tokens": 0, "forwards": 0, "refresh_forwards": 0, "rows": 0}
-    started = time.perf_counter()
-    for index, problem in enumerate(tasks):
-        ids = tokenizer.encode(problem.prompt, add_special_tokens=False).ids
-        engine.add(Request(str(index), tuple(ids), max_tokens, decoder, stop_ids=frozenset({eos_id})))
-    while engine.has_work():
-        output = engine.step()
-        for event in output.tokens:
-            outputs[int(event.request_id)] += event.token_ids
-        for finished in output.finished:
-            totals["tokens"] += finished.figures.generated_tokens
-            totals["forwards"] += finished.figures.forwards
-            totals["refresh_forwards"] += finished.figures.refresh_forwards
-            totals["rows"] += finished.figures.rows
-    return outputs, totals, time.perf_counter() - started
-
-
 def measure(arguments: argparse.Namespace) -> list[Row]:
     """All decoders of the grid over the same problems."""
     torch.set_num_threads(arguments.threads)
@@ -107,27 +84,33 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
     tasks = problems("held-out", arguments.problems, arguments.seed)
     eos_id = model.spec.eos_ids[0]
+    prompts = [tokenizer.encode(problem.prompt, add_special_tokens=False).ids for problem in tasks]
     rows: list[Row] = []
-    undrafted: list[list[int]] | None = None
+    undrafted: tuple[tuple[int, ...], ...] | None = None
     for name, decoder in decoder_grid(arguments.block_length, arguments.cache):
-        outputs, totals, seconds = run(engine, tokenizer, tasks, decoder, arguments.max_tokens, eos_id)
+        answers = decode_all(engine, prompts, decoder, arguments.max_tokens, frozenset({eos_id}))
         by_task: dict[str, tuple[int, int]] = {}
-        for problem, ids in zip(tasks, outputs, strict=True):
-            text = tokenizer.decode(ids, skip_special_tokens=True)
+        for problem, ids in zip(tasks, answers.token_ids, strict=True):
+            text = tokenizer.decode(list(ids), skip_special_tokens=True)
             right, count = by_task.get(problem.task, (0, 0))
             by_task[problem.task] = (right + grade(problem, text), count + 1)
         if decoder.draft_depth == 0:
-            undrafted = outputs
-        same = None if decoder.draft_depth == 0 or undrafted is None else sum(map(list.__eq__, outputs, undrafted))
+            undrafted = answers.token_ids
+        same = None
+        if decoder.draft_depth and undrafted is not None:
+            same = sum(ids == plain for ids, plain in zip(answers.token_ids, undrafted, strict=True))
         rows.append(
             Row(
                 name=name,
                 num_correct=sum(right for right, _ in by_task.values()),
                 num_problems=len(tasks),
                 num_same=same,
-                seconds=seconds,
+                tokens=answers.tokens,
+                forwards=answers.forwards,
+                refresh_forwards=answers.refresh_forwards,
+                rows=answers.rows,
+                seconds=answers.seconds,
                 correct_by_task=dict(sorted(by_task.items())),
-                **totals,
             )
         )
         print(table(rows).splitlines()[-1], flush=True)
@@ -148,8 +131,8 @@ def table(rows: Sequence[Row]) -> str:
     base = next((row for row in rows if row.name.startswith("threshold")), None)
     tasks = list(rows[0].correct_by_task)
     lines = [
-        "| decoder | accuracy (95 %) | same output | TPF | ÷ threshold | TPF without refreshes | forwards | rows ÷ forward "
-        "| wall s | " + " | ".join(tasks) + " |",
+        "| decoder | accuracy (95 %) | same output | TPF | ÷ threshold | TPF without refreshes | forwards "
+        "| rows ÷ forward | wall s | " + " | ".join(tasks) + " |",
         "|" + "---|" * (9 + len(tasks)),
     ]
     for row in rows:

@@ -1,0 +1,98 @@
+"""Training batches: problems as canvases, masked the way decoding sees them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from demo_model.problem import Problem
+from demo_model.tasks import draw
+from demo_model.vocabulary import ASSISTANT_ID, BOS_ID, EOS_ID, EOT_ID, MASK_ID, SYSTEM_ID, USER_ID
+
+BLOCK_LENGTH: Final = 32
+LENGTHS: Final = (48, 64, 96, 128, 192)
+_LENGTH_SHARES: Final = (0.24, 0.30, 0.22, 0.18, 0.06)
+_SYSTEMS: Final = ("You are a helpful assistant.", "Answer the question.", "You are a careful assistant. Be brief.")
+_EOS_TAIL_WEIGHT: Final = 0.15  # of end-of-text tokens behind the first: easy, and most of a short answer's canvas
+_MIN_RATE: Final = 0.15  # bounds the weight of samples with very few masked positions
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBatch:
+    """B canvases of one length T: what the model sees, what it should say, and how much each position counts."""
+
+    inputs: Tensor  # [B, T] int64, masked positions carry the mask id
+    targets: Tensor  # [B, T] int64
+    weights: Tensor  # [B, T] float32, 0 where nothing is asked
+
+
+def encode(tokenizer: Tokenizer, problem: Problem, rng: random.Random) -> tuple[list[int], list[int]]:
+    """Prompt ids and answer ids (first end-of-text included), as raw text or as a chat, with even odds."""
+
+    def ids(text: str) -> list[int]:
+        encoded: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return encoded
+
+    if rng.random() < 0.5:
+        separator = "" if problem.prompt.endswith("\n") else "\n"
+        return ids(problem.prompt), [*ids(separator + problem.answer), EOS_ID]
+    system = [SYSTEM_ID, *ids(rng.choice(_SYSTEMS)), EOT_ID] if rng.random() < 0.15 else []
+    prompt = [BOS_ID, *system, USER_ID, *ids(problem.prompt), EOT_ID, ASSISTANT_ID]
+    return prompt, [*ids(problem.answer), EOS_ID]
+
+
+def make_batch(tokenizer: Tokenizer, rng: random.Random, num_tokens: int) -> TrainingBatch:
+    """About `num_tokens` tokens of canvases of one length; all randomness comes from `rng`."""
+    length = rng.choices(LENGTHS, _LENGTH_SHARES)[0]
+    inputs: list[list[int]] = []
+    targets: list[list[int]] = []
+    weights: list[list[float]] = []
+    while len(inputs) * length < num_tokens:
+        prompt, answer = encode(tokenizer, draw(rng), rng)
+        room = length - len(prompt)
+        # An answer that does not fit is cut sometimes: real requests have small limits too.
+        if room < BLOCK_LENGTH // 2 or (room < len(answer) and rng.random() < 0.8):
+            continue
+        target = [*prompt, *answer[:room], *[EOS_ID] * (room - len(answer))]
+        masked, asked = _mask(len(prompt), min(len(answer), room), length, rng)
+        rate = max(_MIN_RATE, sum(asked) / max(1, min(room, BLOCK_LENGTH)))
+        first_eos = len(prompt) + len(answer) - 1
+        inputs.append([MASK_ID if hidden else token for token, hidden in zip(target, masked, strict=True)])
+        targets.append(target)
+        weights.append(
+            [
+                (_EOS_TAIL_WEIGHT if index > first_eos else 1.0) / rate if wanted else 0.0
+                for index, wanted in enumerate(asked)
+            ]
+        )
+    return TrainingBatch(torch.tensor(inputs), torch.tensor(targets), torch.tensor(weights))
+
+
+def _mask(num_prompt: int, num_answer: int, length: int, rng: random.Random) -> tuple[list[bool], list[bool]]:
+    """(masked, asked) per position.
+
+    Half the time as decoding sees it: clean blocks, then one partly masked block, then nothing but masks; only the
+    active block is asked. Otherwise masks spread evenly over the whole canvas.
+    """
+    rate = 1.0 if rng.random() < 0.12 else rng.random()
+    masked = [False] * length
+    asked = [False] * length
+    if rng.random() < 0.5:
+        num_blocks = -(-(length - num_prompt) // BLOCK_LENGTH)
+        answer_blocks = -(-num_answer // BLOCK_LENGTH)
+        block = rng.randrange(answer_blocks if rng.random() < 0.9 else num_blocks)
+        start = num_prompt + block * BLOCK_LENGTH
+        stop = min(length, start + BLOCK_LENGTH)
+        masked[stop:] = [True] * (length - stop)
+    else:
+        start, stop = num_prompt, length
+    hidden = [rng.random() < rate for _ in range(start, stop)]
+    hidden[rng.randrange(min(len(hidden), max(1, num_prompt + num_answer - start)))] = True
+    masked[start:stop] = hidden
+    asked[start:stop] = hidden
+    return masked, asked

@@ -1,0 +1,82 @@
+"""All tasks, and how problems are drawn: training and held-out sets never share a prompt.
+
+A prompt belongs to the held-out side if its hash says so, whatever the seed; training skips it. So held-out problems
+are new to the model, though their templates and words are not: an in-distribution test. `held-out-names` draws
+people the model never saw.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from demo_model.code import function
+from demo_model.numbers import arithmetic, fact, word_problem
+from demo_model.problem import Problem
+from demo_model.texts import json_record, list_task, note, question
+from demo_model.words import HELD_OUT_NAMES, NAMES
+
+__all__ = ["TASKS", "Problem", "draw", "is_held_out", "problems"]
+
+_Generator = Callable[[random.Random, tuple[str, ...]], Problem]
+_GENERATORS: Final[Mapping[str, _Generator]] = {
+    "word": word_problem,
+    "arith": arithmetic,
+    "code": function,
+    "list": list_task,
+    "json": json_record,
+    "qa": question,
+    "prose": note,
+    "fact": fact,
+}
+TASKS: Final = ("word", "arith", "code", "list", "json", "qa", "prose")
+TRAINING_SHARES: Final[Mapping[str, float]] = {
+    "word": 0.27,
+    "arith": 0.13,
+    "code": 0.16,
+    "list": 0.12,
+    "json": 0.08,
+    "qa": 0.08,
+    "prose": 0.06,
+    "fact": 0.10,
+}
+_HELD_OUT_SHARE: Final = 8  # one prompt in so many is held out
+
+
+def is_held_out(prompt: str) -> bool:
+    """Whether `prompt` is kept out of training."""
+    return zlib.crc32(prompt.encode()) % _HELD_OUT_SHARE == 0
+
+
+def draw(rng: random.Random) -> Problem:
+    """One training problem."""
+    while True:
+        task = rng.choices(tuple(TRAINING_SHARES), tuple(TRAINING_SHARES.values()))[0]
+        problem = _GENERATORS[task](rng, NAMES)
+        if not is_held_out(problem.prompt):
+            return problem
+
+
+def problems(split: str, count: int, seed: int) -> list[Problem]:
+    """`count` problems, the tasks in turn, without repeats as long as a task has enough of them.
+
+    split   "train", "held-out" (prompts never trained), "held-out-names" (people never trained)
+    """
+    if split not in ("train", "held-out", "held-out-names"):
+        raise ValueError(f"split must be train, held-out or held-out-names; got {split!r}")
+    rng = random.Random(f"{split}-{seed}")
+    names = HELD_OUT_NAMES if split == "held-out-names" else NAMES
+    chosen: list[Problem] = []
+    seen: set[str] = set()
+    while len(chosen) < count:
+        task = TASKS[len(chosen) % len(TASKS)]
+        for _ in range(2000):
+            problem = _GENERATORS[task](rng, names)
+            fits = split == "held-out-names" or is_held_out(problem.prompt) == (split == "held-out")
+            if fits and problem.prompt not in seen:
+                break
+        seen.add(problem.prompt)
+        chosen.append(problem)
+    return chosen

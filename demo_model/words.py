@@ -1,0 +1,28 @@
+"""The words that tasks are made of. Held-out lists never occur in training prompts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NAMES: Final = tuple(
+    "Anna Ben Clara David Emma Felix Grace Henry Ida Jack Kate Leo Mia Noah Olga Paul Rosa Sam Tina Victor Wendy "
+    "Adam Bella Carl Diana Eric Fiona George Hanna Ivan Julia Karl Lena Max Nina Oscar Petra Robert Sara Tom Una "
+    "Alice Bruno Cora Dennis Ella Frank Greta Hugo Iris Jonas Karen Lukas Maria Nils Otto Paula Ralf Simon Theo".split()
+)
+HELD_OUT_NAMES: Final = tuple("Agnes Boris Celia Dora Edgar Flora Gina Hector Irma Jerome".split())
+THINGS: Final = tuple(
+    "apple book pen coin card ball stamp shell marble sticker cookie flower button pencil egg lemon candle cup key "
+    "ticket photo ribbon plum nut".split()
+)
+CITIES: Final = tuple(
+    "Rome Paris Berlin Oslo Madrid Vienna Lisbon Prague Dublin Athens Warsaw Bern Cairo Lima Quito Tokyo Delhi Milan "
+    "Porto Riga".split()
+)
+COLORS: Final = tuple("red blue green yellow white black brown pink gray orange".split())
+JOBS: Final = tuple("teacher baker doctor farmer pilot singer nurse writer painter driver lawyer cook".split())
+ANIMALS: Final = tuple("cat dog horse rabbit bird fish goat sheep duck mouse".split())
+TOPICS: Final = tuple("garden party school concert trip dinner meeting library market game museum lake".split())
+DAYS: Final = tuple("Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split())
+SHORT_WORDS: Final = tuple(
+    "sun tree lamp road milk king bread stone river cloud chair paper glass horn gate wolf moon ship".split()
+)

@@ -1,0 +1,123 @@
+"""A request body to a JSON object: bounded while it is read, strict, and every fault is a 4xx.
+
+Duplicate keys: the last one wins, as in every JSON parser that clients use.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import NoReturn
+
+from starlette.requests import ClientDisconnect, Request
+
+from server.errors import ApiError, invalid
+from server.tuning import MAX_JSON_DEPTH
+
+JsonObject = dict[str, object]
+
+
+async def read_json(request: Request, max_bytes: int) -> JsonObject:
+    """The body as a JSON object. ApiError 400 or 413; ClientDisconnect passes through."""
+    _check_headers(request, max_bytes)
+    return parse_object(await _read(request, max_bytes))
+
+
+def parse_object(body: bytes) -> JsonObject:
+    """Strict JSON: UTF-8, one object, finite numbers, no lone surrogates, bounded nesting."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise invalid(None, f"the body is not valid UTF-8 at byte {error.start}", "invalid_json") from None
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_float)
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:  # JSONDecodeError, and integers of absurd length
+        raise invalid(None, f"the body is not valid JSON: {str(error)[:200]}", "invalid_json") from None
+    if not isinstance(value, dict):
+        raise invalid(None, f"the body must be a JSON object, got {_kind(value)}", "invalid_json")
+    _check_tree(value)
+    return value
+
+
+def _check_headers(request: Request, max_bytes: int) -> None:
+    content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if content_type != "application/json" and not content_type.endswith("+json"):
+        raise invalid(
+            None, f"Content-Type must be application/json, got {content_type[:100]!r}", "invalid_content_type"
+        )
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise invalid(None, f"Content-Encoding {encoding[:100]!r} is not supported", "invalid_content_encoding")
+    length = request.headers.get("content-length", "0")
+    if length.isdecimal() and len(length) < 20 and int(length) > max_bytes:
+        raise _too_large(max_bytes)
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _too_large(max_bytes: int) -> ApiError:
+    return ApiError(
+        413, "body_too_large", f"the body is larger than {max_bytes} bytes", headers={"Connection": "close"}
+    )
+
+
+def _too_deep() -> ApiError:
+    return invalid(None, f"the body is nested deeper than {MAX_JSON_DEPTH} levels", "invalid_json")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _parse_float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"number {text[:40]} is out of range")
+    return number
+
+
+def _check_tree(root: JsonObject) -> None:
+    """Refuse lone surrogates, which no UTF-8 answer could carry, and nesting beyond any real request."""
+    level: list[object] = [root]
+    for _ in range(MAX_JSON_DEPTH):
+        below: list[object] = []
+        for node in level:
+            if isinstance(node, str):
+                _check_text(node)
+            elif isinstance(node, list):
+                below += node
+            elif isinstance(node, dict):
+                below += node.keys()
+                below += node.values()
+        if not below:
+            return
+        level = below
+    raise _too_deep()
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise invalid(
+            None, f"a string holds a lone surrogate, U+{ord(text[error.start]):04X}", "invalid_unicode"
+        ) from None
+
+
+def _kind(value: object) -> str:
+    names = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+__all__ = ["ClientDisconnect", "JsonObject", "parse_object", "read_json"]

@@ -1,0 +1,86 @@
+"""What a request cost, as its answer tells: the `usage` and `psd` objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from psd_core.config import DecoderConfig, PolicyName
+from psd_core.events import Figures
+from server.body import JsonObject
+from server.generation import End
+
+POLICY_SETTINGS: Final[Mapping[PolicyName, tuple[str, ...]]] = {
+    "greedy": (),
+    "topk": ("k",),
+    "threshold": ("threshold",),
+    "factor": ("factor",),
+    "entropy": ("gamma",),
+    "margin": ("threshold",),
+    "localleap": ("threshold", "relaxed_threshold", "window"),
+}
+
+
+def usage(num_prompt_tokens: int, num_tokens: int, ends: Sequence[End]) -> JsonObject:
+    """OpenAI's usage. Predictions are drafted tokens: accepted ones held, rejected ones did not."""
+    drafted = sum(end.figures.drafted_tokens for end in ends)
+    accepted = sum(end.figures.accepted_tokens for end in ends)
+    return {
+        "prompt_tokens": num_prompt_tokens,
+        "completion_tokens": num_tokens,
+        "total_tokens": num_prompt_tokens + num_tokens,
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        },
+    }
+
+
+def psd(decoder: DecoderConfig, ends: Sequence[End]) -> JsonObject:
+    """The decoding's figures, over one choice or several: counts add up, times are those of the slowest choice."""
+    every = [end.figures for end in ends]
+    num_tokens = sum(end.num_tokens for end in ends)
+    forwards = sum(figures.forwards for figures in every)
+    refreshes = sum(figures.refresh_forwards for figures in every)
+    drafted = sum(figures.drafted_tokens for figures in every)
+    return {
+        "forwards": forwards,
+        "refresh_forwards": refreshes,
+        "tokens_per_forward": _per(num_tokens, forwards),
+        "tokens_per_denoising_forward": _per(num_tokens, forwards - refreshes),
+        "mean_accepted_depth": round(_mean_accepted_depth(every), 4),
+        "rows": sum(figures.rows for figures in every),
+        "drafted_tokens": drafted,
+        "accepted_tokens": sum(figures.accepted_tokens for figures in every),
+        "discarded_tokens": sum(
+            figures.generated_tokens + figures.discarded_tokens - end.num_tokens
+            for figures, end in zip(every, ends, strict=True)
+        ),
+        **settings(decoder),
+        "queue_seconds": round(max((figures.queue_seconds for figures in every), default=0.0), 6),
+        "decode_seconds": round(max((figures.decode_seconds for figures in every), default=0.0), 6),
+    }
+
+
+def settings(decoder: DecoderConfig) -> JsonObject:
+    """The decoder settings that were used; those of other policies are left out."""
+    return {
+        "policy": decoder.policy,
+        **{name: getattr(decoder, name) for name in POLICY_SETTINGS[decoder.policy]},
+        "block_length": decoder.block_length,
+        "draft_depth": decoder.draft_depth,
+        "draft_increment": decoder.draft_increment,
+        "acceptance": decoder.acceptance,
+        "cache": decoder.cache,
+        "canvas_blocks": decoder.canvas_blocks,
+    }
+
+
+def _per(num_tokens: int, forwards: int) -> float:
+    return round(num_tokens / forwards, 4) if forwards > 0 else 0.0
+
+
+def _mean_accepted_depth(every: Sequence[Figures]) -> float:
+    forwards = sum(sum(figures.accepted_depths) for figures in every)
+    total = sum(depth * count for figures in every for depth, count in enumerate(figures.accepted_depths))
+    return total / forwards if forwards else 0.0

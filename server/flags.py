@@ -1,0 +1,159 @@
+"""The table of command-line flags: name, parser, default, help. `settings` turns it into one frozen value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from psd_core.config import ACCEPTANCE_NAMES, CACHE_NAMES, POLICY_NAMES, DecoderConfig, EngineConfig
+from server.tuning import DEFAULTS
+
+Parser = Callable[[str], object]
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One setting. `parse` turns text into a value and raises ValueError with the limit in its message."""
+
+    name: str
+    parse: Parser
+    default: object
+    help: str
+    repeats: bool = False
+
+    @property
+    def option(self) -> str:
+        """As typed on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable that mirrors the flag."""
+        return "PSD_" + self.name.upper()
+
+
+def text(value: str) -> str:
+    """Any text but the empty one."""
+    if not value:
+        raise ValueError("must not be empty")
+    return value
+
+
+def secret(value: str) -> str:
+    """Printable ASCII without spaces, as it can stand in an Authorization header."""
+    if not value or not all("!" <= char <= "~" for char in value):
+        raise ValueError("must be printable ASCII without spaces, and not empty")
+    return value
+
+
+def whole(low: int, high: int) -> Parser:
+    """An integer in [low, high]."""
+
+    def parse(value: str) -> int:
+        try:
+            parsed = int(value)
+        except ValueError:
+            raise ValueError(f"must be an integer between {low} and {high}") from None
+        if not low <= parsed <= high:
+            raise ValueError(f"must be between {low} and {high}")
+        return parsed
+
+    return parse
+
+
+def number(low: float, high: float) -> Parser:
+    """A finite number in [low, high]."""
+
+    def parse(value: str) -> float:
+        try:
+            parsed = float(value)
+        except ValueError:
+            parsed = math.nan
+        if not low <= parsed <= high:
+            raise ValueError(f"must be a number between {low:g} and {high:g}")
+        return parsed
+
+    return parse
+
+
+def choice(*choices: str) -> Parser:
+    """One of a few words."""
+
+    def parse(value: str) -> str:
+        if value not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return value
+
+    return parse
+
+
+def switch(value: str) -> bool:
+    """Yes or no."""
+    known: Mapping[str, bool] = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if value.lower() not in known:
+        raise ValueError("must be true or false")
+    return known[value.lower()]
+
+
+def draft_increment(value: str) -> int | str:
+    """A number of positions, or the word policy."""
+    return value if value == "policy" else _int_or_policy(value)
+
+
+def _int_or_policy(value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError("must be an integer or the word policy") from None
+
+
+_DECODER: Final = DecoderConfig()
+_ENGINE: Final = EngineConfig()
+
+FLAGS: Final[tuple[Flag, ...]] = (
+    Flag("model", text, None, "checkpoint folder or hub name; absent: the built-in demo model"),
+    Flag("served_model_name", text, (), "name clients use; the first one is reported", repeats=True),
+    Flag("tokenizer", text, None, "folder with tokenizer.json; absent: the checkpoint's own"),
+    Flag("chat_template", text, None, "file with a chat template; absent: the tokenizer's own"),
+    Flag("dtype", choice(*DTYPES), "auto", "weights' type; auto: float32 on a CPU, bfloat16 on a GPU"),
+    Flag("device", text, "auto", "auto, cpu, cuda or cuda:N"),
+    Flag("replicas", whole(1, 64), 1, "worker processes; with device auto or cuda they spread over the GPUs"),
+    Flag("max_model_len", whole(1, 2**31), None, "context limit in tokens; absent: the model's own"),
+    Flag("max_num_seqs", whole(1, 65_536), _ENGINE.max_num_seqs, "sequences that run at once per worker"),
+    Flag("max_num_batched_tokens", whole(1, 2**24), _ENGINE.max_num_batched_tokens, "query tokens per forward"),
+    Flag("policy", choice(*POLICY_NAMES), _DECODER.policy, "default transfer policy"),
+    Flag("k", whole(1, 1024), _DECODER.k, "default positions per denoising step of topk"),
+    Flag("threshold", number(0, 1), _DECODER.threshold, "default confidence (margin) that decides a position"),
+    Flag("factor", number(0, 1000), _DECODER.factor, "default factor of the factor policy"),
+    Flag("gamma", number(0, 1000), _DECODER.gamma, "default entropy bound of the entropy policy, in nats"),
+    Flag("relaxed_threshold", number(0, 1), _DECODER.relaxed_threshold, "default confidence of localleap, nearby"),
+    Flag("window", whole(0, 1024), _DECODER.window, "default positions that count as near for localleap"),
+    Flag("block_length", whole(1, 1024), None, "default positions denoised together; absent: the model's own, or 32"),
+    Flag("draft_depth", whole(0, 32), _DECODER.draft_depth, "default number of drafted states; 0 drafts nothing"),
+    Flag("draft_increment", draft_increment, _DECODER.draft_increment, "default positions per draft, or policy"),
+    Flag("acceptance", choice(*ACCEPTANCE_NAMES), _DECODER.acceptance, "default acceptance rule"),
+    Flag("cache", choice(*CACHE_NAMES), None, "default cache mode; absent: causal where it is exact, else none"),
+    Flag("canvas_blocks", whole(0, 1_000_000), None, "masked blocks visible ahead; absent: the whole canvas"),
+    Flag("seed", whole(-(2**63), 2**63 - 1), None, "seed of requests that give none; absent: a new one each"),
+    Flag("default_max_tokens", whole(1, 2**31), DEFAULTS.chat_max_tokens, "chat answers without a max_tokens"),
+    Flag("host", text, "127.0.0.1", "address to listen on; 0.0.0.0 for every interface"),
+    Flag("port", whole(0, 65_535), 8000, "port to listen on; 0 takes a free one"),
+    Flag("root_path", str, "", "path prefix that a proxy in front strips"),
+    Flag("ssl_keyfile", text, None, "TLS key; needs --ssl-certfile"),
+    Flag("ssl_certfile", text, None, "TLS certificate chain; needs --ssl-keyfile"),
+    Flag("allowed_origins", text, (), "web origin that may call the API (CORS); absent: none", repeats=True),
+    Flag("api_key", secret, (), "key that clients must send; absent: no key is asked", repeats=True),
+    Flag("open_metrics", switch, False, "true: /metrics answers without a key"),
+    Flag("max_waiting", whole(0, 1_000_000), DEFAULTS.max_waiting, "sequences queued beyond the running ones"),
+    Flag("max_stop_strings", whole(0, 1024), DEFAULTS.max_stop_strings, "stop strings per request"),
+    Flag("max_body_bytes", whole(1024, 2**30), DEFAULTS.max_body_bytes, "largest request body"),
+    Flag("request_timeout", number(0, 86_400), 0.0, "seconds until a request is given up; 0: never"),
+    Flag("ping_interval", number(0, 3600), 0.0, "seconds of silence until a stream sends a comment; 0: none"),
+    Flag("drain_timeout", number(0, 86_400), DEFAULTS.drain_seconds, "seconds for open requests after SIGTERM"),
+    Flag("log_level", choice(*LOG_LEVELS), "info", "least severe messages to log"),
+)

@@ -1,0 +1,220 @@
+"""One admitted request while it runs: engine events in, per-choice text out.
+
+Pure bookkeeping per choice lives in `Track`; `Generation` joins the choices of a request into one stream and makes
+sure that, however it ends, nothing of it stays in the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Literal
+
+from psd_core.events import CanvasEvent, Figures, FinishedEvent, TokensEvent
+from server import stops
+from server.admission import Choice, Job, TextRules
+from server.detokenizer import Detokenizer
+from server.errors import ApiError
+from server.metrics import Metrics
+from server.pool import Event, FailedEvent, WorkerPool
+from server.tokenizer import Tokenizer
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One returned token. `text` is what it completed; the texts joined are the text before any cut.
+
+    offset is where its text starts in the text of the choice.
+    """
+
+    token_id: int
+    text: str
+    logprob: float
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text of a choice and the tokens it came from; either may be empty, not both."""
+
+    index: int
+    text: str
+    tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Canvas:
+    """A look at the block that a choice is working on."""
+
+    index: int
+    event: CanvasEvent
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The one last update of a choice."""
+
+    index: int
+    reason: FinishReason
+    num_tokens: int
+    figures: Figures
+
+
+Update = Delta | Canvas | End
+
+
+class Track:
+    """Text and counts of one choice. Knows no queue and no clock."""
+
+    def __init__(self, choice: Choice, rules: TextRules, tokenizer: Tokenizer) -> None:
+        self.index = choice.index
+        self.num_tokens = 0
+        self.is_cut = False  # a stop string matched: later tokens do not count
+        self._rules = rules
+        self._detokenizer = Detokenizer(tokenizer, skip_special=rules.skip_special)
+        self._stops = stops.StopState(rules.stops)
+        self._offset = len(choice.echo)
+
+    def take(self, event: TokensEvent) -> Delta:
+        """Add tokens; text that could still turn into a stop string is held back."""
+        texts: list[str] = []
+        tokens: list[Token] = []
+        for token_id, logprob in zip(event.token_ids, event.logprobs, strict=True):
+            if self.is_cut:
+                break
+            text = self._decode(token_id)
+            tokens.append(Token(token_id, text, logprob, self._offset))
+            self._offset += len(text)
+            self.num_tokens += 1
+            texts.append(self._cut(text))
+        return Delta(self.index, "".join(texts), tuple(tokens))
+
+    def finish(self) -> Delta:
+        """What was held back, once no token will come."""
+        if self.is_cut:
+            return Delta(self.index, "", ())
+        text = self._cut(self._detokenizer.flush())
+        if not self.is_cut:
+            text += stops.flush(self._stops).text
+        return Delta(self.index, text, ())
+
+    def reason(self, event: FinishedEvent) -> FinishReason:
+        """How the choice ended for the client."""
+        return "stop" if self.is_cut or event.reason == "stop" else "length"
+
+    def _decode(self, token_id: int) -> str:
+        if token_id in self._rules.stop_ids and self.num_tokens >= self._rules.min_tokens:
+            return self._detokenizer.push(token_id) if self._rules.include_stop else ""
+        return self._detokenizer.push(token_id)
+
+    def _cut(self, text: str) -> str:
+        if not self._rules.stops or self.num_tokens <= self._rules.min_tokens:
+            return text
+        result = stops.push(self._stops, text, include_match=self._rules.include_stop)
+        self._stops = result.state
+        self.is_cut = result.matched is not None
+        return result.text
+
+
+class Generation:
+    """The choices of one job in the workers. Whoever calls `start` must call `close`, which cancels what still runs."""
+
+    def __init__(
+        self, job: Job, endpoint: str, pool: WorkerPool, tokenizer: Tokenizer, metrics: Metrics, arrival: float
+    ) -> None:
+        """arrival: when the request came in, on the clock of time.monotonic."""
+        self.job = job
+        self.arrival = arrival
+        self.first_text_seconds: float | None = None
+        self.ends: dict[int, End] = {}
+        self.failure: ApiError | None = None
+        self._endpoint = endpoint
+        self._pool = pool
+        self._metrics = metrics
+        self._queue: asyncio.Queue[Event] = asyncio.Queue()
+        self._tracks = {choice.request.request_id: Track(choice, job.rules, tokenizer) for choice in job.choices}
+        self._last_text_at: dict[int, float] = {}
+
+    def start(self) -> None:
+        """Hand the choices to the workers. ApiError 503 if none is ready."""
+        self._pool.submit([choice.request for choice in self.job.choices], self._queue.put_nowait)
+        self._metrics.admitted(self.job.num_prompt_tokens)
+
+    def close(self) -> None:
+        """Cancel whatever has not ended, and count it."""
+        open_ids = [request_id for request_id, track in self._tracks.items() if track.index not in self.ends]
+        self._pool.forget(open_ids)
+        for request_id in open_ids:
+            self._metrics.ended(self._endpoint, self.reason, self._tracks[request_id].num_tokens, None)
+        self._metrics.answered(time.monotonic() - self.arrival)
+
+    @property
+    def reason(self) -> str:
+        """How the request ended, for log and metrics: that of its choices, else error or cancelled."""
+        if len(self.ends) == len(self._tracks):
+            return "length" if any(end.reason == "length" for end in self.ends.values()) else "stop"
+        return "cancelled" if self.failure is None else "error"
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens returned so far, over all choices."""
+        return sum(track.num_tokens for track in self._tracks.values())
+
+    async def updates(self, timeout_seconds: float) -> AsyncGenerator[Update, None]:
+        """Every update until each choice has its End. ApiError if the work fails or takes too long (0: never)."""
+        deadline = self.arrival + timeout_seconds if timeout_seconds else None
+        while len(self.ends) < len(self._tracks):
+            for update in self._digest(await self._next(deadline)):
+                yield update
+
+    async def _next(self, deadline: float | None) -> Event:
+        remaining = None if deadline is None else deadline - time.monotonic()
+        try:
+            return await asyncio.wait_for(self._queue.get(), remaining)
+        except TimeoutError:
+            raise self._fail(ApiError(504, "request_timeout", "the request took longer than allowed")) from None
+
+    def _digest(self, event: Event) -> list[Update]:
+        track = self._tracks[event.request_id]
+        match event:
+            case TokensEvent():
+                if track.is_cut:
+                    return []
+                delta = track.take(event)
+                if track.is_cut:
+                    self._pool.cancel([event.request_id])
+                return self._timed(delta)
+            case CanvasEvent():
+                return [] if track.is_cut else [Canvas(track.index, event)]
+            case FinishedEvent():
+                rest = self._timed(track.finish())
+                end = End(track.index, track.reason(event), track.num_tokens, event.figures)
+                self.ends[track.index] = end
+                self._metrics.ended(self._endpoint, end.reason, end.num_tokens, end.figures)
+                return [*rest, end]
+            case FailedEvent(_, error):
+                raise self._fail(error)
+
+    def _fail(self, error: ApiError) -> ApiError:
+        self.failure = error
+        return error
+
+    def _timed(self, delta: Delta) -> list[Update]:
+        """The delta, unless it is empty; a delta with text is a chunk for the latency metrics."""
+        if not delta.text and not delta.tokens:
+            return []
+        if delta.text:
+            now = time.monotonic()
+            before = self._last_text_at.get(delta.index)
+            if before is None:
+                self._metrics.first_text(now - self.arrival)
+                if self.first_text_seconds is None:
+                    self.first_text_seconds = now - self.arrival
+            else:
+                self._metrics.next_text(now - before, len(delta.tokens))
+            self._last_text_at[delta.index] = now
+        return [delta]

@@ -1,0 +1,102 @@
+"""What happens to every request before and after its route: request id, path, key, and no exception gets out.
+
+Pure ASGI, so that disconnects and streams pass through untouched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.errors import ApiError, internal
+from server.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+_SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+OPEN_PATHS: Final = frozenset({"/health", "/ready", "/version"})
+
+
+class RequestContext:
+    """Outermost: names the request, drops a trailing slash, and turns whatever is raised into an answer."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Adds x-request-id to every answer: the client's if it is short and harmless, else one of ours."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _SAFE_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"
+        path: str = scope["path"]
+        trimmed = path.rstrip("/") or "/"
+        scope = {**scope, "psd.request_id": request_id, "path": trimmed}
+        has_started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal has_started
+            if message["type"] == "http.response.start":
+                has_started = True
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except ClientDisconnect:
+            return
+        except Exception:
+            logger.exception("request %s failed", request_id)
+            if has_started:
+                raise
+            await answer(internal(), self._metrics)(scope, receive, send_with_id)
+
+
+class KeyCheck:
+    """Refuses every request without a valid key, but for the paths that probes use. Default is deny."""
+
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...], open_paths: frozenset[str], metrics: Metrics) -> None:
+        self._app = app
+        self._digests = tuple(_digest(key.encode()) for key in keys)
+        self._open_paths = open_paths
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """401 unless the key is right, the path is open, or no key is configured."""
+        is_guarded = scope["type"] == "http" and self._digests and scope["path"] not in self._open_paths
+        if is_guarded and not self._is_allowed(Headers(scope=scope).get("authorization", "")):
+            await answer(_unauthorized(), self._metrics)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _is_allowed(self, header: str) -> bool:
+        scheme, _, key = header.partition(" ")
+        given = _digest(key.strip().encode("utf-8", "surrogateescape"))
+        matches = [hmac.compare_digest(given, digest) for digest in self._digests]  # all of them, in constant time
+        return scheme.lower() == "bearer" and any(matches)
+
+
+def answer(error: ApiError, metrics: Metrics) -> JSONResponse:
+    """The error as a response; counts it."""
+    metrics.failed(error.code)
+    return JSONResponse(error.envelope, status_code=error.status, headers=dict(error.headers))
+
+
+def _unauthorized() -> ApiError:
+    message = "a valid key is required: Authorization: Bearer KEY"
+    return ApiError(401, "invalid_api_key", message, headers={"WWW-Authenticate": "Bearer"})
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()

@@ -1,0 +1,194 @@
+"""OpenAI's response objects. A Dialect is what differs between the two endpoints; the rest is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from server import figures
+from server.admission import Choice, Job
+from server.body import JsonObject
+from server.generation import Canvas, End, Token
+from server.logprobs import chat_logprobs, completion_logprobs
+from server.tokenizer import Tokenizer
+
+
+class Dialect(Protocol):
+    """How one endpoint names things."""
+
+    @property
+    def endpoint(self) -> str:
+        """Label of metrics and logs."""
+
+    @property
+    def whole_object(self) -> str:
+        """`object` of a whole answer."""
+
+    @property
+    def chunk_object(self) -> str:
+        """`object` of a chunk."""
+
+    def opening(self, choice: Choice) -> JsonObject | None:
+        """Choice of the first chunk, before any token; None if there is nothing to say yet."""
+
+    def whole(self, index: int, text: str, logprobs: JsonObject | None, reason: str) -> JsonObject:
+        """A finished choice."""
+
+    def part(self, index: int, text: str, logprobs: JsonObject | None) -> JsonObject:
+        """A choice of a chunk with text."""
+
+    def last(self, index: int, logprobs: JsonObject | None, reason: str) -> JsonObject:
+        """A choice of the terminal chunk, without text."""
+
+    def logprobs(self, tokens: Sequence[Token], num_top: int) -> JsonObject:
+        """Log-probabilities of some tokens."""
+
+
+class Completions:
+    """/v1/completions."""
+
+    endpoint = "completions"
+    whole_object = "text_completion"
+    chunk_object = "text_completion"
+
+    def opening(self, choice: Choice) -> JsonObject | None:
+        """The prompt, if it is to be echoed."""
+        return self.part(choice.index, choice.echo, None) if choice.echo else None
+
+    def whole(self, index: int, text: str, logprobs: JsonObject | None, reason: str) -> JsonObject:
+        """See Dialect."""
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def part(self, index: int, text: str, logprobs: JsonObject | None) -> JsonObject:
+        """See Dialect."""
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
+
+    def last(self, index: int, logprobs: JsonObject | None, reason: str) -> JsonObject:
+        """See Dialect."""
+        return {"index": index, "text": "", "logprobs": logprobs, "finish_reason": reason}
+
+    def logprobs(self, tokens: Sequence[Token], num_top: int) -> JsonObject:
+        """See Dialect."""
+        return completion_logprobs(tokens, num_top)
+
+
+class Chat:
+    """/v1/chat/completions."""
+
+    endpoint = "chat"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def opening(self, choice: Choice) -> JsonObject | None:
+        """The role."""
+        delta = {"role": "assistant", "content": ""}
+        return {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def whole(self, index: int, text: str, logprobs: JsonObject | None, reason: str) -> JsonObject:
+        """See Dialect."""
+        message: JsonObject = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
+
+    def part(self, index: int, text: str, logprobs: JsonObject | None) -> JsonObject:
+        """See Dialect."""
+        return {"index": index, "delta": {"content": text}, "logprobs": logprobs, "finish_reason": None}
+
+    def last(self, index: int, logprobs: JsonObject | None, reason: str) -> JsonObject:
+        """See Dialect."""
+        return {"index": index, "delta": {}, "logprobs": logprobs, "finish_reason": reason}
+
+    def logprobs(self, tokens: Sequence[Token], num_top: int) -> JsonObject:
+        """See Dialect."""
+        return chat_logprobs(tokens, num_top)
+
+
+class Renderer:
+    """Objects of one answer: id, time and model are the same in every one of them."""
+
+    def __init__(self, job: Job, dialect: Dialect, tokenizer: Tokenizer, created: int) -> None:
+        """created: Unix seconds."""
+        self._job = job
+        self._dialect = dialect
+        self._tokenizer = tokenizer
+        self._id = job.job_id
+        self._created = created
+        self._announced: set[int] = set()  # choices whose prompt ids are out
+
+    def opening(self, choice: Choice) -> JsonObject | None:
+        """The first chunk of a choice, or None if the dialect has none."""
+        entry = self._dialect.opening(choice)
+        return None if entry is None else self._chunk([self._with_ids(entry, choice.index, ())], 0)
+
+    def part(self, index: int, text: str, tokens: Sequence[Token], num_tokens: int) -> JsonObject:
+        """A chunk with text. num_tokens: returned so far, over all choices."""
+        entry = self._dialect.part(index, text, self._logprobs(tokens))
+        return self._chunk([self._with_ids(entry, index, tokens)], num_tokens)
+
+    def last(self, end: End, tokens: Sequence[Token], num_tokens: int) -> JsonObject:
+        """The terminal chunk of a choice, with the tokens that brought no text and the choice's own figures."""
+        entry = self._dialect.last(end.index, self._logprobs(tokens) if tokens else None, end.reason)
+        chunk = self._chunk([self._with_ids(entry, end.index, tokens)], num_tokens)
+        return chunk | {"psd": figures.psd(self._job.decoder, [end])}
+
+    def usage(self, ends: Sequence[End]) -> JsonObject:
+        """The chunk without choices that closes a stream, if the client asked for it."""
+        return self._chunk([], 0) | self._totals(ends)
+
+    def canvas(self, canvas: Canvas) -> JsonObject:
+        """A chunk without choices that shows the active block."""
+        event = canvas.event
+        shown: JsonObject = {
+            "index": canvas.index,
+            "start": event.start,
+            "token_ids": list(event.token_ids),
+            "tokens": [None if t is None else self._tokenizer.decode([t], skip_special=False) for t in event.token_ids],
+            "confidences": list(event.confidences),
+            "depths": list(event.depths),
+            "forwards": event.forwards,
+            "drafted": event.drafted,
+            "accepted": event.accepted,
+        }
+        return self._chunk([], 0) | {"psd": {"canvas": shown}}
+
+    def whole(self, texts: Sequence[str], tokens: Sequence[Sequence[Token]], ends: Sequence[End]) -> JsonObject:
+        """The answer in one piece; the arguments are in the order of the choices."""
+        choices: list[JsonObject] = []
+        for text, own, end in zip(texts, tokens, ends, strict=True):
+            entry = self._dialect.whole(end.index, text, self._logprobs(own), end.reason)
+            choices.append(self._with_ids(entry, end.index, own))
+        return self._object(self._dialect.whole_object, choices) | self._totals(ends)
+
+    def _totals(self, ends: Sequence[End]) -> JsonObject:
+        num_tokens = sum(end.num_tokens for end in ends)
+        return {
+            "usage": figures.usage(self._job.num_prompt_tokens, num_tokens, ends),
+            "psd": figures.psd(self._job.decoder, ends),
+        }
+
+    def _chunk(self, choices: list[JsonObject], num_tokens: int) -> JsonObject:
+        chunk = self._object(self._dialect.chunk_object, choices)
+        if self._job.wants_running_usage and choices:
+            return chunk | {"usage": figures.usage(self._job.num_prompt_tokens, num_tokens, [])}
+        return chunk | {"usage": None} if self._job.wants_usage else chunk
+
+    def _object(self, kind: str, choices: list[JsonObject]) -> JsonObject:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._job.model,
+            "choices": choices,
+        }
+
+    def _logprobs(self, tokens: Sequence[Token]) -> JsonObject | None:
+        return self._dialect.logprobs(tokens, self._job.num_top_logprobs) if self._job.wants_logprobs else None
+
+    def _with_ids(self, entry: JsonObject, index: int, tokens: Sequence[Token]) -> JsonObject:
+        """Add token_ids, and once per choice prompt_token_ids, if the client asked for them."""
+        if not self._job.wants_token_ids:
+            return entry
+        ids: JsonObject = {"token_ids": [token.token_id for token in tokens]}
+        if index not in self._announced:
+            self._announced.add(index)
+            ids["prompt_token_ids"] = list(self._job.choices[index].request.prompt_ids)
+        return entry | ids

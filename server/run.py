@@ -1,0 +1,131 @@
+"""Run an application under uvicorn: bind first, print the banner when ready, drain on SIGTERM, exit with a truth.
+
+Signals: the first SIGTERM or SIGINT stops accepting and lets open requests finish within the drain timeout; those
+that are left then end with an error. A second signal exits at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from types import FrameType
+from typing import Final
+
+import uvicorn
+from fastapi import FastAPI
+
+from server.admission import Admission
+from server.app import create_app
+from server.banner import banner, print_banner
+from server.boot import Hooks
+from server.errors import unavailable
+from server.settings import HttpSettings, Settings
+from server.state import AppState
+
+logger = logging.getLogger(__name__)
+
+LAST_FRAMES_SECONDS: Final = 5.0  # for the errors that end open requests to reach their clients
+KEEP_ALIVE_SECONDS: Final = 15
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn, but the end of draining is an error frame and not a cut connection, and the exit status is ours."""
+
+    def __init__(self, config: uvicorn.Config, state: AppState) -> None:
+        super().__init__(config)
+        self._state = state
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """First signal: drain. Second: exit at once."""
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+        self._state.is_draining = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, wait for open requests, end the rest, stop the workers."""
+        self._state.is_draining = True
+        deadline = asyncio.get_running_loop().call_later(self._state.settings.http.drain_seconds, self._end_rest)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            deadline.cancel()
+
+    def _end_rest(self) -> None:
+        num_open = self._state.pool.num_open
+        if num_open:
+            logger.warning("drain timeout: ending %d open sequences", num_open)
+        self._state.pool.fail_all(unavailable("shutting_down", "the server is shutting down"))
+
+
+def run(settings: Settings) -> int:
+    """Serve until a signal. Exit status: 0 after a signal, 1 if the port or the model cannot be had."""
+    http = settings.http
+    try:
+        listener = _bind(http)
+    except OSError as error:
+        print(f"psd serve: error: cannot listen on {http.host} port {http.port}: {error.strerror}", file=sys.stderr)
+        return 1
+    url = _url(http, listener)
+    failures: list[str] = []
+
+    def on_ready(admission: Admission) -> None:
+        print_banner(banner(settings, admission, url), sys.stdout)
+
+    def on_failed(reason: str) -> None:
+        if not app_state(app).is_draining:
+            failures.append(reason)
+            server.should_exit = True
+
+    app = create_app(settings, Hooks(on_ready, on_failed))
+    server = DrainingServer(_uvicorn_config(app, settings), app_state(app))
+    logger.info("listening on %s, loading %s", url, settings.model.source)
+    asyncio.run(server.serve(sockets=[listener]))
+    if failures:
+        print(f"psd serve: error: {failures[0]}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def app_state(app: FastAPI) -> AppState:
+    """The state of an application that this process made."""
+    state = app.state.psd
+    assert isinstance(state, AppState)
+    return state
+
+
+def _bind(http: HttpSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in http.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((http.host, http.port))
+        listener.set_inheritable(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _url(http: HttpSettings, listener: socket.socket) -> str:
+    scheme = "https" if http.ssl_certfile else "http"
+    host = "localhost" if http.host in ("0.0.0.0", "::") else http.host
+    shown = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{shown}:{listener.getsockname()[1]}{http.root_path}"
+
+
+def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    http = settings.http
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=round(http.drain_seconds + LAST_FRAMES_SECONDS),
+        ssl_keyfile=http.ssl_keyfile,
+        ssl_certfile=http.ssl_certfile,
+    )

@@ -1,0 +1,227 @@
+"""Request bodies of the two generation endpoints. Shapes and types only: limits of a model are `admission`'s."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
+
+from psd_core.request import SEED_HIGH, SEED_LOW
+from server.body import JsonObject
+from server.errors import ApiError, invalid
+from server.fields import Bool, Fields, Int, Number, Text
+from server.tuning import MAX_N
+from server.unsupported import CHAT_NEUTRAL, COMPLETION_NEUTRAL, refuse_unsupported
+
+Prompt = str | list[int]
+ROLES: Final = ("system", "developer", "user", "assistant")
+
+
+def _prompts(value: object) -> list[Prompt]:
+    """One prompt or several, each a text or token ids, as a list of prompts."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise ValueError("must be a string, a list of strings, a list of token ids or a list of such lists")
+    if not value:
+        raise ValueError("must not be an empty list")
+    if all(isinstance(entry, str) for entry in value):
+        return value
+    if all(type(entry) is int for entry in value):
+        return [value]
+    if all(isinstance(entry, list) and entry and all(type(t) is int for t in entry) for entry in value):
+        return value
+    raise ValueError("must hold only strings, only token ids (integers) or only non-empty lists of token ids")
+
+
+def _stops(value: object) -> tuple[str, ...]:
+    entries = [value] if isinstance(value, str) else value
+    if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
+        raise ValueError("must be a string or a list of strings")
+    if "" in entries:
+        raise ValueError("must not hold an empty string")
+    return tuple(entries)
+
+
+def _content(value: object) -> str:
+    """Text of a message: a string, or text parts joined."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise ValueError("must be a string or a list of text parts")
+    texts: list[str] = []
+    for part in value:
+        if not isinstance(part, dict) or part.get("type") != "text":
+            raise ValueError("holds a part that is not of type text; only text is supported")
+        if not isinstance(part.get("text"), str):
+            raise ValueError("holds a text part without a string in its text field")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def _schema(*kinds: JsonObject) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": list(kinds)})
+
+
+_STRING: Final[JsonObject] = {"type": "string"}
+_STRINGS: Final[JsonObject] = {"type": "array", "items": _STRING}
+_IDS: Final[JsonObject] = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+_ID_LISTS: Final[JsonObject] = {"type": "array", "items": _IDS, "minItems": 1}
+_PARTS: Final[JsonObject] = {"type": "array", "items": {"type": "object"}}
+
+Prompts = Annotated[list[Prompt], PlainValidator(_prompts), _schema(_STRING, _STRINGS, _IDS, _ID_LISTS)]
+Stops = Annotated[tuple[str, ...], PlainValidator(_stops), _schema(_STRING, _STRINGS)]
+Content = Annotated[str, PlainValidator(_content), _schema(_STRING, _PARTS)]
+
+
+class PsdFields(Fields):
+    """Decoder settings of one request; what is absent is the server's default. Ranges: psd_core.config."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    policy: Text | None = None
+    k: Int | None = None
+    threshold: Number | None = None
+    factor: Number | None = None
+    gamma: Number | None = None
+    relaxed_threshold: Number | None = None
+    window: Int | None = None
+    block_length: Int | None = None
+    draft_depth: Int | None = None
+    draft_increment: Annotated[int | str | None, BeforeValidator(lambda value: _increment(value))] = None
+    acceptance: Text | None = None
+    cache: Text | None = None
+    canvas_blocks: Int | None = None
+
+
+def _increment(value: object) -> object:
+    number = int(value) if isinstance(value, float) and value.is_integer() else value
+    if value != "policy" and type(number) is not int:
+        raise ValueError("must be an integer or 'policy'")
+    return number
+
+
+class StreamOptions(Fields):
+    """What a stream carries beside text."""
+
+    include_usage: Bool = False
+    continuous_usage_stats: Bool = False
+    granularity: Literal["block", "frontier"] = "block"
+
+
+class GenerationFields(Fields):
+    """Fields that both endpoints share."""
+
+    model: Text
+    max_tokens: Int | None = Field(None, ge=1, le=2**31)
+    n: Int = Field(1, ge=1, le=MAX_N)
+    stop: Stops = ()
+    seed: Int | None = Field(None, ge=SEED_LOW, le=SEED_HIGH)
+    temperature: Number = Field(0.0, ge=0.0, le=2.0)
+    top_p: Number = Field(1.0, gt=0.0, le=1.0)
+    top_k: Int = Field(0, ge=-1, le=2**31)
+    min_tokens: Int = Field(0, ge=0, le=2**31)
+    stop_token_ids: Annotated[tuple[Int, ...], BeforeValidator(lambda value: _id_tuple(value))] = ()
+    ignore_eos: Bool = False
+    skip_special_tokens: Bool = True
+    include_stop_str_in_output: Bool = False
+    stream: Bool = False
+    stream_options: StreamOptions | None = None
+    return_token_ids: Bool = False
+    diffusing: Bool = False
+    user: Text | None = None
+    psd: PsdFields | None = None
+
+
+def _id_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+class CompletionRequest(GenerationFields):
+    """POST /v1/completions."""
+
+    prompt: Prompts
+    echo: Bool = False
+    logprobs: Int | None = Field(None, ge=0, le=5)
+
+
+class ChatMessage(Fields):
+    """One message of a conversation."""
+
+    role: Text
+    content: Content | None = None
+    name: Text | None = None
+    tool_calls: tuple[object, ...] = ()
+
+
+class ChatRequest(GenerationFields):
+    """POST /v1/chat/completions."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: Int | None = Field(None, ge=1, le=2**31)
+    logprobs: Bool = False
+    top_logprobs: Int = Field(0, ge=0, le=20)
+
+
+Body = TypeVar("Body", bound=Fields)
+
+
+def parse_completion(body: JsonObject) -> CompletionRequest:
+    """ApiError 400 for anything that is wrong or not supported, naming the field."""
+    refuse_unsupported(body, COMPLETION_NEUTRAL)
+    request = parse(CompletionRequest, body)
+    _check_common(request)
+    for index, prompt in enumerate(request.prompt):
+        if not prompt:
+            raise invalid("prompt", f"prompt {index} is empty")
+    return request
+
+
+def parse_chat(body: JsonObject) -> ChatRequest:
+    """ApiError 400 for anything that is wrong or not supported, naming the field."""
+    refuse_unsupported(body, CHAT_NEUTRAL)
+    request = parse(ChatRequest, body)
+    _check_common(request)
+    if request.top_logprobs and not request.logprobs:
+        raise invalid("top_logprobs", "top_logprobs needs logprobs: true")
+    for index, message in enumerate(request.messages):
+        where = f"messages.{index}"
+        if message.role not in ROLES:
+            raise invalid(f"{where}.role", f"role must be one of {', '.join(ROLES)}, got {message.role[:40]!r}")
+        if message.content is None and message.role != "assistant":
+            raise invalid(f"{where}.content", f"a {message.role} message needs content")
+        if message.tool_calls:
+            raise invalid(f"{where}.tool_calls", "tool calls are not supported", "unsupported_parameter")
+    return request
+
+
+def parse(model: type[Body], body: JsonObject) -> Body:
+    """Validate, turning the first fault into an ApiError that names the field and never echoes long input."""
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        raise _first_fault(error) from None
+
+
+def _first_fault(error: ValidationError) -> ApiError:
+    fault = error.errors(include_url=False, include_context=False)[0]
+    param = ".".join(str(part) for part in fault["loc"] if not _is_union_tag(part))
+    if fault["type"] == "missing":
+        return invalid(param, f"{param} is required", "missing_field")
+    if fault["type"] == "extra_forbidden":
+        return invalid(param, f"{param} is not a known setting", "unknown_field")
+    given = fault["input"]
+    shown = f", got {given!r}"[:80] if isinstance(given, bool | int | float | str) else ""
+    message = fault["msg"].removeprefix("Value error, ").replace("Input should", "should")
+    return invalid(param, f"{param}: {message}{shown}")
+
+
+def _is_union_tag(part: int | str) -> bool:
+    return isinstance(part, str) and not part.isidentifier()
+
+
+def _check_common(request: GenerationFields) -> None:
+    if request.stream_options is not None and not request.stream:
+        raise invalid("stream_options", "stream_options needs stream: true")
+    if request.diffusing and not request.stream:
+        raise invalid("diffusing", "diffusing needs stream: true")

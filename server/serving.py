@@ -1,0 +1,145 @@
+"""How both generation endpoints answer: admit, generate, then one object or a stream of chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from server.admission import Admission, Job
+from server.body import JsonObject, read_json
+from server.disconnect import until_disconnect
+from server.generation import Canvas, Delta, End, Generation, Token
+from server.render import Dialect, Renderer
+from server.sse import EventStream
+from server.state import AppState, state_of
+from server.tuning import INLINE_TEXT_CHARS
+
+logger = logging.getLogger(__name__)
+
+Admit = Callable[[Admission, JsonObject], Job]
+CLIENT_LEFT = 499  # nobody reads it
+
+
+async def serve(request: Request, admit: Admit, dialect: Dialect) -> Response:
+    """Answer one generation request. Everything that can be refused is refused before the first byte."""
+    arrival = time.monotonic()
+    state = state_of(request)
+    admission = state.require_ready()
+    body = await read_json(request, state.settings.http.max_body_bytes)
+    name = body.get("model")
+    if isinstance(name, str):
+        state.require_model(name)
+    job = await _admit(admission, body, admit)
+    state.require_ready()
+    state.require_room(len(job.choices))
+    generation = Generation(job, dialect.endpoint, state.pool, admission.tokenizer, state.metrics, arrival)
+    renderer = Renderer(job, dialect, admission.tokenizer, int(time.time()))
+    return await _answer(request, state, generation, renderer)
+
+
+async def _admit(admission: Admission, body: JsonObject, admit: Admit) -> Job:
+    """Long texts are tokenized in a thread: the event loop keeps answering."""
+    if _num_chars(body) <= INLINE_TEXT_CHARS:
+        return admit(admission, body)
+    return await asyncio.to_thread(admit, admission, body)
+
+
+def _num_chars(value: object) -> int:
+    """Characters of all strings, and one for each other leaf."""
+    if isinstance(value, dict):
+        return sum(_num_chars(entry) for entry in value.values())
+    if isinstance(value, list):
+        return sum(_num_chars(entry) for entry in value)
+    return len(value) if isinstance(value, str) else 1
+
+
+async def _answer(request: Request, state: AppState, generation: Generation, renderer: Renderer) -> Response:
+    request_id: str = request.scope["psd.request_id"]
+    timeout_seconds = state.settings.requests.timeout_seconds
+
+    def close() -> None:
+        generation.close()
+        if generation.failure is not None and generation.job.wants_stream:  # a status is counted where it is sent
+            state.metrics.failed(generation.failure.code)
+        _log_end(generation, request_id)
+
+    generation.start()
+    if generation.job.wants_stream:
+        chunks = _chunks(generation, renderer, timeout_seconds)
+        return EventStream(chunks, state.settings.http.ping_seconds, close)
+    try:
+        answer = await until_disconnect(request, _whole(generation, renderer, timeout_seconds))
+    finally:
+        close()
+    return Response(status_code=CLIENT_LEFT) if answer is None else JSONResponse(answer)
+
+
+async def _whole(generation: Generation, renderer: Renderer, timeout_seconds: float) -> JsonObject:
+    choices = generation.job.choices
+    texts = {choice.index: [choice.echo] for choice in choices}
+    tokens: dict[int, list[Token]] = {choice.index: [] for choice in choices}
+    async with aclosing(generation.updates(timeout_seconds)) as updates:
+        async for update in updates:
+            if isinstance(update, Delta):
+                texts[update.index].append(update.text)
+                tokens[update.index] += update.tokens
+    indices = [choice.index for choice in choices]
+    return renderer.whole(
+        ["".join(texts[index]) for index in indices],
+        [tokens[index] for index in indices],
+        [generation.ends[index] for index in indices],
+    )
+
+
+async def _chunks(
+    generation: Generation, renderer: Renderer, timeout_seconds: float
+) -> AsyncGenerator[JsonObject, None]:
+    """The chunks of a stream. Tokens that bring no text yet travel with the next chunk of their choice."""
+    pending: dict[int, tuple[Token, ...]] = {choice.index: () for choice in generation.job.choices}
+    for choice in generation.job.choices:
+        opening = renderer.opening(choice)
+        if opening is not None:
+            yield opening
+    async with aclosing(generation.updates(timeout_seconds)) as updates:
+        async for update in updates:
+            match update:
+                case Delta(index, text, tokens):
+                    pending[index] += tokens
+                    if text:
+                        yield renderer.part(index, text, pending[index], generation.num_tokens)
+                        pending[index] = ()
+                case Canvas():
+                    yield renderer.canvas(update)
+                case End(index):
+                    yield renderer.last(update, pending[index], generation.num_tokens)
+    if generation.job.wants_usage:
+        yield renderer.usage([generation.ends[choice.index] for choice in generation.job.choices])
+
+
+def _log_end(generation: Generation, request_id: str) -> None:
+    """One line per request: figures, never text."""
+    ends = generation.ends.values()
+    forwards = sum(end.figures.forwards for end in ends)
+    num_tokens = sum(end.num_tokens for end in ends)
+    first = generation.first_text_seconds
+    logger.info(
+        "request %s job %s: %s, %d choices, %d prompt tokens, %d tokens, %d forwards, TPF %.2f, queue %.3f s, "
+        "TTFT %s, total %.3f s",
+        request_id,
+        generation.job.job_id,
+        generation.reason,
+        len(generation.job.choices),
+        generation.job.num_prompt_tokens,
+        generation.num_tokens,
+        forwards,
+        num_tokens / forwards if forwards else 0.0,
+        max((end.figures.queue_seconds for end in ends), default=0.0),
+        "-" if first is None else f"{first:.3f} s",
+        time.monotonic() - generation.arrival,
+    )

@@ -1,0 +1,223 @@
+"""Settings of a server: command line first, then PSD_* environment, then defaults. Resolved once, then frozen.
+
+This is the only file that reads the environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+from psd_core.admission import Limits
+from psd_core.assets import demo_path
+from psd_core.config import AcceptanceName, CacheName, DecoderConfig, DraftIncrement, EngineConfig, PolicyName
+from psd_core.errors import ConfigError
+from server.flags import FLAGS, Flag
+
+DEMO_NAME = "psd-demo"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Which checkpoint, and how it is loaded. `source` is a folder or a hub name."""
+
+    source: str
+    served_names: tuple[str, ...]
+    tokenizer: str | None = None
+    chat_template: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """Where and for whom the server listens."""
+
+    host: str
+    port: int
+    root_path: str
+    ssl_keyfile: str | None
+    ssl_certfile: str | None
+    allowed_origins: tuple[str, ...]
+    api_keys: tuple[str, ...] = field(repr=False)
+    is_metrics_open: bool = False
+    max_body_bytes: int = 4 * 1024 * 1024
+    ping_seconds: float = 0.0  # 0 sends no comments
+    drain_seconds: float = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSettings:
+    """Defaults and limits of requests.
+
+    `decoder` holds what a request does not set in its `psd` object. Where block length or cache were not given, the
+    loaded model decides them: see `fit_decoder`.
+    """
+
+    decoder: DecoderConfig
+    is_block_length_given: bool
+    is_cache_given: bool
+    seed: int | None  # None draws one per request
+    default_max_tokens: int
+    max_stop_strings: int
+    max_waiting: int
+    timeout_seconds: float  # 0 never gives up
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a server needs to know before it starts."""
+
+    model: ModelSettings
+    engine: EngineConfig
+    requests: RequestSettings
+    http: HttpSettings
+    log_level: str
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add every flag. Values stay text here: `resolve` parses them, wherever they come from."""
+    for flag in FLAGS:
+        default = f" (default: {flag.default})" if flag.default not in (None, (), "") else ""
+        parser.add_argument(
+            flag.option,
+            dest=flag.name,
+            action="append",
+            metavar="VALUE",
+            help=f"{flag.help}{default} [{flag.variable}]".replace("%", "%%"),
+        )
+
+
+def resolve(given: Mapping[str, list[str] | None], environment: Mapping[str, str] | None = None) -> Settings:
+    """Settings from the command line's texts and the environment; ConfigError names the flag, limit and value."""
+    variables = os.environ if environment is None else environment
+    values = {flag.name: _value(flag, given.get(flag.name), variables) for flag in FLAGS}
+    return _build(values)
+
+
+def _value(flag: Flag, given: list[str] | None, variables: Mapping[str, str]) -> object:
+    texts, origin = given or [], flag.option
+    if not texts and (text := variables.get(flag.variable)) and not _is_service_link(flag, text):
+        texts = [part for part in text.split(",") if part] if flag.repeats else [text]
+        origin = f"{flag.option} (from {flag.variable})"
+    if not texts:
+        return flag.default
+    parsed = tuple(_parse(flag, text, origin) for text in texts)
+    return parsed if flag.repeats else parsed[-1]
+
+
+def _is_service_link(flag: Flag, text: str) -> bool:
+    """Kubernetes sets PSD_PORT=tcp://… in every pod beside a service called psd: not meant for us."""
+    return flag.name == "port" and "://" in text
+
+
+def _parse(flag: Flag, text: str, origin: str) -> object:
+    try:
+        return flag.parse(text)
+    except ValueError as error:
+        shown = "a value that is not shown" if flag.name == "api_key" else repr(text)
+        raise ConfigError(flag.name, f"{origin} {error}, got {shown}") from None
+
+
+def _build(values: Mapping[str, object]) -> Settings:
+    if (values["ssl_keyfile"] is None) != (values["ssl_certfile"] is None):
+        raise ConfigError("ssl_keyfile", "--ssl-keyfile and --ssl-certfile must be given together")
+    return Settings(
+        model=_model(values),
+        engine=EngineConfig(
+            max_num_seqs=cast(int, values["max_num_seqs"]),
+            max_num_batched_tokens=cast(int, values["max_num_batched_tokens"]),
+            max_model_len=cast("int | None", values["max_model_len"]),
+        ),
+        requests=RequestSettings(
+            decoder=_decoder(values),
+            is_block_length_given=values["block_length"] is not None,
+            is_cache_given=values["cache"] is not None,
+            seed=cast("int | None", values["seed"]),
+            default_max_tokens=cast(int, values["default_max_tokens"]),
+            max_stop_strings=cast(int, values["max_stop_strings"]),
+            max_waiting=cast(int, values["max_waiting"]),
+            timeout_seconds=cast(float, values["request_timeout"]),
+        ),
+        http=HttpSettings(
+            host=cast(str, values["host"]),
+            port=cast(int, values["port"]),
+            root_path=cast(str, values["root_path"]),
+            ssl_keyfile=cast("str | None", values["ssl_keyfile"]),
+            ssl_certfile=cast("str | None", values["ssl_certfile"]),
+            allowed_origins=cast("tuple[str, ...]", values["allowed_origins"]),
+            api_keys=cast("tuple[str, ...]", values["api_key"]),
+            is_metrics_open=cast(bool, values["open_metrics"]),
+            max_body_bytes=cast(int, values["max_body_bytes"]),
+            ping_seconds=cast(float, values["ping_interval"]),
+            drain_seconds=cast(float, values["drain_timeout"]),
+        ),
+        log_level=cast(str, values["log_level"]),
+    )
+
+
+def fit_decoder(settings: RequestSettings, limits: Limits) -> DecoderConfig:
+    """The default decoder of a loaded model. ConfigError if a given setting does not suit its attention."""
+    decoder = settings.decoder
+    if not settings.is_block_length_given and limits.block_length is not None:
+        decoder = replace(decoder, block_length=limits.block_length)
+    if not settings.is_cache_given:
+        decoder = replace(decoder, cache="causal" if "causal" in limits.caches else "none")
+    if limits.block_length is not None and decoder.block_length != limits.block_length:
+        raise ConfigError(
+            "block_length",
+            f"--block-length must be {limits.block_length} for this model, got {decoder.block_length}",
+        )
+    if decoder.cache not in limits.caches:
+        raise ConfigError(
+            "cache", f"--cache must be one of {', '.join(limits.caches)} for this model, got {decoder.cache}"
+        )
+    return decoder
+
+
+def _decoder(values: Mapping[str, object]) -> DecoderConfig:
+    default = DecoderConfig()
+    try:
+        return DecoderConfig(
+            policy=cast(PolicyName, values["policy"]),
+            k=cast(int, values["k"]),
+            threshold=cast(float, values["threshold"]),
+            factor=cast(float, values["factor"]),
+            gamma=cast(float, values["gamma"]),
+            relaxed_threshold=cast(float, values["relaxed_threshold"]),
+            window=cast(int, values["window"]),
+            block_length=cast(int, values["block_length"] or default.block_length),
+            draft_depth=cast(int, values["draft_depth"]),
+            draft_increment=cast(DraftIncrement, values["draft_increment"]),
+            acceptance=cast(AcceptanceName, values["acceptance"]),
+            cache=cast(CacheName, values["cache"] or default.cache),
+            canvas_blocks=cast("int | None", values["canvas_blocks"]),
+        )
+    except ConfigError as error:
+        raise ConfigError(error.param, f"--{error.param.replace('_', '-')}: {error.message}") from None
+
+
+def _model(values: Mapping[str, object]) -> ModelSettings:
+    given = cast("str | None", values["model"])
+    source = str(demo_path()) if given is None else given
+    return ModelSettings(
+        source=source,
+        served_names=cast("tuple[str, ...]", values["served_model_name"]) or (_default_name(given),),
+        tokenizer=cast("str | None", values["tokenizer"]),
+        chat_template=cast("str | None", values["chat_template"]),
+        dtype=cast(str, values["dtype"]),
+        device=cast(str, values["device"]),
+        replicas=cast(int, values["replicas"]),
+    )
+
+
+def _default_name(model: str | None) -> str:
+    """The built-in model's name, a folder's last part, or the hub name as given."""
+    if model is None:
+        return DEMO_NAME
+    return Path(model).resolve().name if Path(model).is_dir() else model

@@ -1,0 +1,149 @@
+"""The worker process: owns one model and its engine. Receive → step → send, until the API process is gone.
+
+Started by `server.replica` as `python -m server.worker CONFIG`. The only file of the server that imports torch.
+Its standard input is a pipe that the API process never writes to: when it closes, whatever the reason, the
+worker ends at once, also in the middle of a forward.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+import threading
+import time
+from typing import NoReturn
+
+import torch
+import zmq
+from tokenizers import Tokenizer
+
+from psd_core.config import EngineConfig
+from psd_core.engine import Engine
+from psd_core.errors import CheckpointError, ConfigError, RequestError
+from psd_core.models.loader import load_model
+from server.logs import configure_logging
+from server.messages import (
+    Add,
+    Added,
+    Broken,
+    Cancel,
+    ModelFacts,
+    Ready,
+    Refused,
+    Stepped,
+    ToServer,
+    WorkerConfig,
+    decode_config,
+    decode_to_worker,
+    encode,
+)
+
+logger = logging.getLogger(__name__)
+
+IDLE_POLL_MILLISECONDS = 10_000  # a message wakes the poll; the pipe on stdin ends the process
+LINGER_MILLISECONDS = 1_000  # for the last message of a broken worker
+
+
+class Worker:
+    """The receive–step–send loop around one engine. Owns the engine and the socket."""
+
+    def __init__(self, engine: Engine, socket: zmq.Socket[bytes]) -> None:
+        self._engine = engine
+        self._socket = socket
+
+    def run(self) -> NoReturn:
+        """Serve until the process ends."""
+        while True:
+            self._receive()
+            if self._engine.has_work():
+                self._send(Stepped(self._engine.step()))
+
+    def _receive(self) -> None:
+        """Take every message that waits; block only while the engine has nothing to do."""
+        added: list[str] = []
+        timeout = 0 if self._engine.has_work() else IDLE_POLL_MILLISECONDS
+        while self._socket.poll(timeout):
+            timeout = 0
+            match decode_to_worker(self._socket.recv()):
+                case Add(request):
+                    try:
+                        self._engine.add(request)
+                        added.append(request.request_id)
+                    except RequestError as error:
+                        self._send(Refused(request.request_id, error.param, error.code, error.message))
+                case Cancel(request_id):
+                    self._engine.cancel(request_id)
+        if added:
+            self._send(Added(tuple(added)))
+
+    def _send(self, message: ToServer) -> None:
+        self._socket.send(encode(message))
+
+
+def main() -> None:
+    """Connect, load, serve; tell the API process why if that ends."""
+    config = decode_config(sys.argv[1])
+    configure_logging(config.log_level)
+    threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
+    context = zmq.Context()
+    socket: zmq.Socket[bytes] = context.socket(zmq.PAIR)
+    socket.set_hwm(0)
+    socket.linger = LINGER_MILLISECONDS
+    socket.connect(config.address)
+    try:
+        engine, facts = _load(config)
+        socket.send(encode(Ready(facts)))
+        Worker(engine, socket).run()
+    except (CheckpointError, ConfigError) as error:
+        socket.send(encode(Broken(str(error), is_final=True)))
+    except Exception as error:  # the worker's last word to every open request
+        logger.exception("the worker failed")
+        socket.send(encode(Broken(f"{type(error).__name__} in the worker", is_final=False)))
+    socket.close()
+    context.term()
+    sys.exit(1)
+
+
+def _load(config: WorkerConfig) -> tuple[Engine, ModelFacts]:
+    started = time.monotonic()
+    model = load_model(config.path, config.dtype, _pick_device(config))
+    weights = next(model.parameters())
+    engine = Engine(model, _with_undefined_ids(config, model.spec.vocab_size))
+    facts = ModelFacts(
+        architecture=model.spec.architecture,
+        num_parameters=model.spec.num_parameters,
+        dtype=str(weights.dtype).removeprefix("torch."),
+        device=str(weights.device),
+        eos_ids=model.spec.eos_ids,
+        limits=engine.limits,
+        load_seconds=time.monotonic() - started,
+    )
+    return engine, facts
+
+
+def _pick_device(config: WorkerConfig) -> str:
+    """The device asked for; an unnumbered GPU becomes the one of this replica's turn."""
+    if config.device in ("auto", "cuda") and (count := torch.cuda.device_count()) > 1:
+        return f"cuda:{config.replica_index % count}"
+    return config.device
+
+
+def _with_undefined_ids(config: WorkerConfig, vocab_size: int) -> EngineConfig:
+    """The engine's limits plus the ids that the tokenizer does not know, which must never be sampled."""
+    tokenizer = Tokenizer.from_file(os.path.join(config.tokenizer, "tokenizer.json"))
+    defined = set(tokenizer.get_vocab(with_added_tokens=True).values())
+    undefined = tuple(token_id for token_id in range(vocab_size) if token_id not in defined)
+    return dataclasses.replace(config.engine, undefined_ids=undefined)
+
+
+def _end_with_parent() -> NoReturn:
+    """Block on stdin until the API process closes its end or dies."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Whatever a client sends, it gets a 4xx in OpenAI's envelope, and the server goes on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.server.process import ServerProcess
+
+URL = "/v1/completions"
+BASE = {"model": "tiny", "prompt": "a"}
+
+
+def post(server: ServerProcess, content: bytes, **headers: str) -> httpx.Response:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return server.client.post(URL, content=content, headers={"content-type": "application/json"} | names)
+
+
+def assert_envelope(response: httpx.Response, status: int) -> dict[str, str | None]:
+    assert response.status_code == status, response.text
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    assert isinstance(body["error"]["code"], str)
+    assert response.headers["x-request-id"]
+    return body["error"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b'{"model":"tiny","prompt":"a","temperature":NaN}',
+        b'{"model":"tiny","prompt":"a","temperature":1e999}',
+        b'{"model":"tiny","prompt":"a","temperature":-Infinity}',
+        b'{"model":"tiny","prompt":"\\ud83d"}',
+        b'{"model":"tiny","prompt":"a","\\udc00":1}',
+        b'{"model":"tiny","prompt":"\xff"}',
+        b"\xef\xbb\xbf{}",
+        b"[" * 100_000,
+        b'{"a":' * 100 + b"1" + b"}" * 100,
+        b'{"model":"tiny","prompt":"a","seed":' + b"9" * 5000 + b"}",
+        '{"model":"tiny"}'.encode("utf-16"),
+    ],
+    ids=lambda content: repr(content[:40]),
+)
+def test_a_broken_body_is_a_400(server: ServerProcess, content: bytes) -> None:
+    assert_envelope(post(server, content), 400)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [""]}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": ["a", 1]}, "prompt"),
+        ({"prompt": [True, False]}, "prompt"),
+        ({"prompt": [1.5]}, "prompt"),
+        ({"prompt": {"text": "a"}}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [10**9]}, "prompt"),
+        ({"prompt": [10**40]}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"n": "2"}, "n"),
+        ({"n": True}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": "16"}, "max_tokens"),
+        ({"max_tokens": 10**400}, "max_tokens"),
+        ({"max_tokens": 10_000}, "max_tokens"),
+        ({"min_tokens": 17}, "min_tokens"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": [1]}, "temperature"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {}}, "stream_options"),
+        ({"stream": True, "stream_options": {"granularity": "word"}}, "stream_options.granularity"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": ""}, "stop"),
+        ({"stop": "a" * 5000}, "stop"),
+        ({"stop_token_ids": [10**6]}, "stop_token_ids"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"psd": {"threshold": 2}}, "psd.threshold"),
+        ({"psd": {"policy": "best"}}, "psd.policy"),
+        ({"psd": {"block_length": 0}}, "psd.block_length"),
+        ({"psd": {"warp": 9}}, "psd.warp"),
+        ({"psd": "fast"}, "psd"),
+        ({"model": 5}, "model"),
+        ({"model": None}, "model"),
+        ({"echo": True, "logprobs": 0}, "echo"),
+    ],
+    ids=lambda value: json.dumps(value)[:40],
+)
+def test_a_wrong_field_is_a_400_that_names_it(server: ServerProcess, fields: dict[str, object], param: str) -> None:
+    error = assert_envelope(server.complete(**fields), 400)
+    assert error["param"] == param
+    assert len(str(error["message"])) < 700
+
+
+def test_a_prompt_beyond_the_context_is_a_400_with_the_numbers(server: ServerProcess) -> None:
+    limit = server.client.get("/v1/models/tiny").json()["max_model_len"]
+    for prompt in ([9] * limit, "7 " * limit, "x" * 2_000_000):
+        error = assert_envelope(server.complete(prompt=prompt), 400)
+        assert error["code"] == "context_length_exceeded"
+        assert str(limit) in str(error["message"])
+
+
+def test_an_unknown_model_is_a_404_that_names_the_served_one(server: ServerProcess) -> None:
+    for response in (server.complete(model="gpt-5"), server.client.get("/v1/models/..%2F..%2Fetc")):
+        error = assert_envelope(response, 404)
+        assert (error["code"], error["param"]) == ("model_not_found", "model")
+        assert "tiny" in str(error["message"])
+
+
+def test_a_large_body_is_refused_while_it_is_read(server: ServerProcess) -> None:
+    body = b'{"model":"tiny","prompt":"' + b"a" * 5_000_000 + b'"}'
+    assert_envelope(post(server, body), 413)
+
+    def chunks():  # type: ignore[no-untyped-def]
+        for start in range(0, len(body), 65_536):
+            yield body[start : start + 65_536]
+
+    assert_envelope(
+        server.client.post(URL, content=chunks(), headers={"content-type": "application/json"}),
+        413,
+    )
+
+
+def test_other_content_types_and_encodings_are_400s(server: ServerProcess) -> None:
+    body = json.dumps(BASE).encode()
+    assert_envelope(post(server, body, content_type="text/plain"), 400)
+    assert_envelope(post(server, gzip.compress(body), content_encoding="gzip"), 400)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nope", 404), ("GET", "/v1/completions", 405), ("DELETE", "/v1/models", 405), ("POST", "/health", 405)],
+)
+def test_unknown_paths_and_methods_have_the_envelope(
+    server: ServerProcess, method: str, path: str, status: int
+) -> None:
+    assert_envelope(server.client.request(method, path), status)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = ("prompt", "n", "stop", "seed", "temperature", "logprobs", "stream_options", "psd", "stop_token_ids", "top_k")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(fields=st.dictionaries(st.sampled_from(FIELDS), JSON, min_size=1))
+def test_no_body_makes_a_5xx(server: ServerProcess, fields: dict[str, object]) -> None:
+    body = BASE | {"max_tokens": 1} | fields
+    assert post(server, json.dumps(body).encode()).status_code in (200, 400)
+
+
+def test_the_server_goes_on(server: ServerProcess) -> None:
+    assert server.complete(max_tokens=1).status_code == 200
+    assert server.metric('psd_request_errors_total{code="internal_error"}') == 0
+    assert "Traceback" not in server.log

@@ -1,0 +1,84 @@
+"""Settings: command line before environment before defaults, and a wrong value names flag, limit and value."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from psd_core.admission import Limits
+from psd_core.errors import ConfigError
+from server.settings import fit_decoder, resolve
+
+
+def test_the_command_line_wins_over_the_environment() -> None:
+    assert resolve({"port": ["1"]}, {"PSD_PORT": "2"}).http.port == 1
+    assert resolve({}, {"PSD_PORT": "2"}).http.port == 2
+    assert resolve({}, {}).http.port == 8000
+
+
+def test_repeated_flags_and_comma_lists_are_the_same() -> None:
+    assert resolve({"api_key": ["a", "b"]}, {}).http.api_keys == ("a", "b")
+    assert resolve({}, {"PSD_API_KEY": "a,b"}).http.api_keys == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("port", "70000", ("--port", "65535", "70000")),
+        ("threshold", "nan", ("--threshold", "between 0 and 1", "nan")),
+        ("policy", "fastest", ("--policy", "greedy", "fastest")),
+        ("draft_increment", "0", ("--draft-increment", "between 1", "0")),
+        ("ssl_keyfile", "k.pem", ("--ssl-certfile",)),
+    ],
+)
+def test_a_wrong_value_names_flag_limit_and_value(flag: str, value: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve({flag: [value]}, {})
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_a_wrong_variable_is_named() -> None:
+    with pytest.raises(ConfigError, match="PSD_MAX_NUM_SEQS"):
+        resolve({}, {"PSD_MAX_NUM_SEQS": "many"})
+
+
+def test_a_key_never_shows_in_messages_or_representations() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve({"api_key": ["my secret"]}, {})
+    assert "my secret" not in str(caught.value)
+    assert "sesame" not in repr(resolve({"api_key": ["sesame"]}, {}))
+
+
+def test_a_kubernetes_service_link_is_not_a_port() -> None:
+    assert resolve({}, {"PSD_PORT": "tcp://10.0.0.1:8000"}).http.port == 8000
+
+
+@pytest.mark.parametrize("flags", [["--port", "x"], ["--model", "/no/such/folder"], ["--nonsense"]])
+def test_wrong_usage_exits_with_2(flags: list[str]) -> None:
+    command = [sys.executable, "-m", "server.cli", "serve", *flags]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=30, cwd=Path(__file__).parents[2], check=False
+    )
+    assert ended.returncode == 2
+    assert flags[-1] in ended.stderr
+
+
+def test_the_api_process_never_imports_torch() -> None:
+    code = "import sys, server.run; assert not {'torch', 'transformers'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=Path(__file__).parents[2])
+
+
+def test_what_was_not_given_follows_the_model_and_what_does_not_suit_it_fails() -> None:
+    full = Limits(512, 100, 1000, None, ("none", "prefix", "dual"))
+    causal = Limits(512, 100, 1000, 4, ("none", "causal"))
+    plain = resolve({}, {}).requests
+    assert (fit_decoder(plain, full).block_length, fit_decoder(plain, full).cache) == (32, "none")
+    assert (fit_decoder(plain, causal).block_length, fit_decoder(plain, causal).cache) == (4, "causal")
+    assert fit_decoder(resolve({"cache": ["none"]}, {}).requests, causal).cache == "none"
+    with pytest.raises(ConfigError, match="--cache must be one of none, causal"):
+        fit_decoder(resolve({"cache": ["dual"]}, {}).requests, causal)
+    with pytest.raises(ConfigError, match="--block-length must be 4"):
+        fit_decoder(resolve({"block_length": ["32"]}, {}).requests, causal)

@@ -1,0 +1,193 @@
+"""Everything around generation: models, probes, metrics, tokens, keys."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server.process import SLOW, ServerProcess
+
+METRICS = (
+    "psd_request_tokens_per_forward",
+    "psd_forwards_total",
+    "psd_forward_seconds",
+    "psd_forward_rows",
+    "psd_forward_tokens",
+    "psd_drafted_tokens_total",
+    "psd_accepted_tokens_total",
+    "psd_accepted_depth",
+    "psd_draft_depth",
+    "psd_prompt_tokens_total",
+    "psd_generation_tokens_total",
+    "psd_discarded_tokens_total",
+    "psd_time_to_first_token_seconds",
+    "psd_inter_chunk_latency_seconds",
+    "psd_inter_token_latency_seconds",
+    "psd_e2e_request_latency_seconds",
+    "psd_request_queue_seconds",
+    "psd_requests_running",
+    "psd_requests_waiting",
+    "psd_requests_total",
+    "psd_request_errors_total",
+    "psd_kv_cache_usage_ratio",
+    "psd_worker_restarts_total",
+    "psd_model_load_seconds",
+    "psd_build_info",
+)
+
+
+@pytest.fixture(scope="module")
+def guarded(random_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with two keys, one web origin, a second name and a short queue."""
+    flags = ["--api-key", "first", "--api-key", "second", "--allowed-origins", "https://app.example"]
+    flags += ["--served-model-name", "second-name", "--max-num-seqs", "1", "--max-waiting", "1"]
+    with ServerProcess(random_model_path, tmp_path_factory.mktemp("guarded"), flags) as process:
+        yield process
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def test_models_are_listed_with_their_context(server: ServerProcess) -> None:
+    (model,) = server.client.get("/v1/models").json()["data"]
+    assert (model["id"], model["object"], model["owned_by"]) == ("tiny", "model", "psd-server")
+    assert model["max_model_len"] == 512
+    assert server.client.get("/v1/models/tiny").json() == model
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics"])
+def test_probes_may_use_head(server: ServerProcess, path: str) -> None:
+    response = server.client.head(path)
+    assert response.status_code == 200
+    assert response.content == b""
+
+
+def test_the_version_is_told(server: ServerProcess) -> None:
+    assert server.client.get("/version").json()["version"]
+
+
+def test_health_answers_in_milliseconds_while_forwards_run(server: ServerProcess) -> None:
+    with ThreadPoolExecutor(4) as executor:
+        busy = [executor.submit(server.complete, max_tokens=64, ignore_eos=True, psd=SLOW) for _ in range(4)]
+        delays = []
+        while not all(future.done() for future in busy) and len(delays) < 300:
+            started = time.perf_counter()
+            assert server.client.get("/health").json()["status"] == "ok"
+            delays.append(time.perf_counter() - started)
+        assert len(delays) > 20
+        assert statistics.median(delays) < 0.05
+        assert statistics.quantiles(delays, n=100)[-1] < 0.25
+        assert all(future.result().status_code == 200 for future in busy)
+
+
+def test_every_metric_is_there_tokens_per_forward_first(server: ServerProcess) -> None:
+    server.complete(max_tokens=40)
+    text = server.client.get("/metrics").text
+    families = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert families[0] == "psd_request_tokens_per_forward"
+    assert set(METRICS) <= set(families)
+    assert "_created" not in text
+
+
+def test_metrics_count_what_the_answer_says(server: ServerProcess) -> None:
+    samples = ("psd_prompt_tokens_total", "psd_generation_tokens_total", "psd_request_tokens_per_forward_count")
+    before = [server.metric(sample) for sample in samples]
+    forwards = server.metric('psd_forwards_total{phase="denoise"}')
+    answer = server.complete(max_tokens=40, n=2).json()
+    after = [server.metric(sample) for sample in samples]
+    usage = answer["usage"]
+    assert after == [before[0] + usage["prompt_tokens"], before[1] + usage["completion_tokens"], before[2] + 2]
+    assert server.metric('psd_forwards_total{phase="denoise"}') >= forwards + answer["psd"]["forwards"] / 2 - 1
+
+
+def test_the_tpf_of_requests_and_the_log_agree(server: ServerProcess) -> None:
+    response = server.complete(max_tokens=40, ignore_eos=True)
+    line = next(line for line in server.log.splitlines() if response.headers["x-request-id"] in line)
+    assert f"TPF {response.json()['psd']['tokens_per_forward']:.2f}" in line
+    assert "What is" not in line
+
+
+def test_text_and_tokens_are_inverses(server: ServerProcess) -> None:
+    tokens = server.client.post("/tokenize", json={"prompt": "héllo 🚀", "add_special_tokens": False}).json()
+    assert tokens["count"] == len(tokens["tokens"])
+    assert server.client.post("/detokenize", json={"tokens": tokens["tokens"]}).json() == {"prompt": "héllo 🚀"}
+
+
+@pytest.mark.parametrize(
+    "header", [{}, {"Authorization": "Basic first"}, bearer("first2"), bearer("firs"), bearer("é")]
+)
+@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/nope", "/docs", "/openapi.json"])
+def test_without_a_valid_key_everything_is_refused(guarded: ServerProcess, path: str, header: dict[str, str]) -> None:
+    raw = {name: value.encode() for name, value in header.items()}
+    response = guarded.client.get(path, headers=raw)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert response.json()["error"]["code"] == "invalid_api_key"
+
+
+def test_each_key_opens_and_probes_need_none(guarded: ServerProcess) -> None:
+    for key in ("first", "second"):
+        assert guarded.client.get("/v1/models", headers=bearer(key)).status_code == 200
+    assert guarded.client.get("/v1/models", headers={"Authorization": "bearer first"}).status_code == 200
+    for path in ("/health", "/ready", "/version"):
+        assert guarded.client.get(path).status_code == 200
+
+
+def test_keys_are_never_logged(guarded: ServerProcess) -> None:
+    guarded.client.get("/v1/models", headers=bearer("first"))
+    assert "first" not in guarded.log
+
+
+def test_a_preflight_needs_no_key_and_refusals_carry_cors_headers(guarded: ServerProcess) -> None:
+    origin = {"Origin": "https://app.example"}
+    asked = origin | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    preflight = guarded.client.options("/v1/completions", headers=asked)
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == "https://app.example"
+    refused = guarded.client.get("/v1/models", headers=origin)
+    assert refused.status_code == 401
+    assert refused.headers["access-control-allow-origin"] == "https://app.example"
+
+
+def test_cors_is_off_by_default(server: ServerProcess) -> None:
+    response = server.client.get("/health", headers={"Origin": "https://app.example"})
+    assert "access-control-allow-origin" not in response.headers
+
+
+def test_every_served_name_works(guarded: ServerProcess) -> None:
+    data = guarded.client.get("/v1/models", headers=bearer("first")).json()["data"]
+    assert [model["id"] for model in data] == ["tiny", "second-name"]
+
+
+def test_a_full_queue_is_a_429_with_advice(guarded: ServerProcess) -> None:
+    body = {"model": "tiny", "prompt": "a", "max_tokens": 448, "ignore_eos": True, "psd": SLOW, "stream": True}
+    url, headers = f"{guarded.url}/v1/completions", bearer("first")
+    with (
+        httpx.stream("POST", url, json=body, headers=headers, timeout=60) as running,
+        httpx.stream("POST", url, json=body, headers=headers, timeout=60) as waiting,
+    ):
+        assert running.status_code == waiting.status_code == 200
+        refused = httpx.post(url, json=body, headers=headers)
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "queue_full"
+        assert int(refused.headers["retry-after"]) >= 1
+    too_many = httpx.post(url, json=body | {"n": 3}, headers=headers)
+    assert too_many.status_code == 400
+    assert too_many.json()["error"]["param"] == "n"
+
+
+def test_every_endpoint_is_documented_with_its_errors(server: ServerProcess) -> None:
+    paths = server.client.get("/openapi.json").json()["paths"]
+    documented = {"/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize", "/health", "/ready", "/metrics"}
+    assert documented <= set(paths)
+    assert {"200", "400", "401", "404", "413", "429", "500", "503"} <= set(
+        paths["/v1/completions"]["post"]["responses"]
+    )
+    assert "UserWarning" not in server.log
