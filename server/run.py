@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 LAST_FRAMES_SECONDS: Final = 5.0  # for the errors that end open requests to reach their clients
 KEEP_ALIVE_SECONDS: Final = 15
+BACKLOG: Final = 2048
 
 
 class DrainingServer(uvicorn.Server):
@@ -102,6 +103,7 @@ def _bind(http: HttpSettings) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((http.host, http.port))
+        listener.listen(BACKLOG)  # a client that comes before the application is up waits instead of being refused
         listener.set_inheritable(False)
     except OSError:
         listener.close()
@@ -124,6 +126,7 @@ def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         access_log=False,
         lifespan="on",
         server_header=False,
+        backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=round(http.drain_seconds + LAST_FRAMES_SECONDS),
         ssl_keyfile=http.ssl_keyfile,

@@ -72,7 +72,8 @@ async def _answer(request: Request, state: AppState, generation: Generation, ren
     generation.start()
     if generation.job.wants_stream:
         chunks = _chunks(generation, renderer, timeout_seconds)
-        return EventStream(chunks, state.settings.http.ping_seconds, close)
+        http = state.settings.http
+        return EventStream(chunks, http.ping_seconds, http.drain_seconds, close)
     try:
         answer = await until_disconnect(request, _whole(generation, renderer, timeout_seconds))
     finally:

@@ -1,18 +1,18 @@
 """A stream of server-sent events: `data: <json>` and an empty line, LF only, ended by [DONE].
 
-The generator behind it is closed here, whatever happens: the client leaves, the generator fails, the task is
-cancelled. After the first byte an error cannot change the status any more, so it becomes an event.
+sse-starlette sends, pings and notices a client that leaves. Added here: our frames, errors after the first byte as
+events, and that the generator behind the stream is closed whatever happens.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import Final
 
-from starlette.responses import Response
+from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
 from server.body import JsonObject
@@ -20,8 +20,8 @@ from server.errors import ApiError, internal
 
 logger = logging.getLogger(__name__)
 
-DONE = b"data: [DONE]\n\n"
-PING = b": ping\n\n"
+DONE: Final = b"data: [DONE]\n\n"
+GRACE_SECONDS: Final = 2.5  # beyond the drain timeout, for the error that ends a stream to reach its client
 
 
 def frame(payload: object) -> bytes:
@@ -31,65 +31,56 @@ def frame(payload: object) -> bytes:
     )
 
 
-class EventStream(Response):
+class EventStream(EventSourceResponse):
     """Sends the generator's objects as events, and comments through long silences."""
 
-    media_type = "text/event-stream"
-
     def __init__(
-        self, objects: AsyncGenerator[JsonObject, None], ping_seconds: float, on_close: Callable[[], None]
+        self,
+        objects: AsyncGenerator[JsonObject, None],
+        ping_seconds: float,
+        drain_seconds: float,
+        on_close: Callable[[], None],
     ) -> None:
-        """ping_seconds: 0 sends no comments. on_close: called once at the end, also if nothing was ever sent."""
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-        del self.headers["content-length"]
+        """ping_seconds: 0 sends no comments. drain_seconds: how long the stream may go on once the server stops.
+
+        on_close: called once at the end, also if nothing was ever sent.
+        """
+        self._frames = _frames(objects)
         self._objects = objects
-        self._ping_seconds = ping_seconds or None
         self._on_close = on_close
+        super().__init__(
+            self._frames,
+            sep="\n",
+            ping=ping_seconds,
+            ping_message_factory=_ping,
+            headers={"Cache-Control": "no-cache"},
+            # By default a stopping server cuts its streams at once; ours are drained.
+            shutdown_grace_period=drain_seconds + GRACE_SECONDS,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the generator ends or the client leaves, whichever comes first."""
-        sending = asyncio.create_task(self._send(send))
-        leaving = asyncio.create_task(_wait_for_disconnect(receive))
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            async with aclosing(self._objects), aclosing(self._frames):
+                await super().__call__(scope, receive, send)
+        except OSError:
+            logger.debug("a client left while being sent to")
         finally:
-            for task in (sending, leaving):
-                task.cancel()
-            results = await asyncio.gather(sending, leaving, return_exceptions=True)
             self._on_close()
-        if isinstance(results[0], Exception) and not isinstance(results[0], OSError):
-            raise results[0]
 
-    async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with aclosing(self._objects), aclosing(self._frames()) as frames:
-            try:
-                async for chunk in frames:
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            except ApiError as error:
-                await send({"type": "http.response.body", "body": frame(error.envelope), "more_body": True})
-            except Exception:
-                logger.exception("a stream failed")
-                await send({"type": "http.response.body", "body": frame(internal().envelope), "more_body": True})
-        await send({"type": "http.response.body", "body": DONE, "more_body": False})
 
-    async def _frames(self) -> AsyncGenerator[bytes, None]:
-        """Events, with a comment for every `ping_seconds` of silence."""
-        while True:
-            pending = asyncio.ensure_future(anext(self._objects, None))
-            try:
-                while not (await asyncio.wait((pending,), timeout=self._ping_seconds))[0]:
-                    yield PING
-            finally:
-                if not pending.done():
-                    pending.cancel()
-                    await asyncio.gather(pending, return_exceptions=True)
-            item = pending.result()
-            if item is None:
-                return
+async def _frames(objects: AsyncGenerator[JsonObject, None]) -> AsyncGenerator[bytes, None]:
+    """Encoded events. After the first byte an error cannot change the status any more, so it becomes an event."""
+    try:
+        async for item in objects:
             yield frame(item)
+    except ApiError as error:
+        yield frame(error.envelope)
+    except Exception:
+        logger.exception("a stream failed")
+        yield frame(internal().envelope)
+    yield DONE
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+def _ping() -> ServerSentEvent:
+    return ServerSentEvent(comment="ping", sep="\n")
