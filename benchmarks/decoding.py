@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--batch", type=int, default=16, help="requests that share forwards")
     parser.add_argument("--block-length", type=int, default=32)
-    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--cache", choices=("none", "dual"), default="none")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=2)
@@ -164,7 +164,7 @@ def main() -> None:
     rows = measure(arguments)
     command = (
         f"python -m benchmarks.decoding --problems {arguments.problems} --seed {arguments.seed} "
-        f"--batch {arguments.batch} --cache {arguments.cache} --dtype {arguments.dtype} --threads {arguments.threads}"
+        f"--batch {arguments.batch} --max-tokens {arguments.max_tokens} --cache {arguments.cache} --dtype {arguments.dtype} --threads {arguments.threads}"
     )
     text = (
         f"Built-in toy model, {arguments.problems} held-out problems (seed {arguments.seed}), raw prompts, block "

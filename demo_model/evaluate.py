@@ -29,11 +29,11 @@ def prompt_ids(tokenizer: Tokenizer, problem: Problem, is_chat: bool) -> list[in
 
 
 def accuracies(
-    engine: Engine, tokenizer: Tokenizer, chosen: list[Problem], decoder: DecoderConfig, is_chat: bool
+    engine: Engine, tokenizer: Tokenizer, chosen: list[Problem], decoder: DecoderConfig, is_chat: bool, max_tokens: int
 ) -> dict[str, float]:
     """Share of right answers per task, and over all under `all`."""
     prompts = [prompt_ids(tokenizer, problem, is_chat) for problem in chosen]
-    answers = decode_all(engine, prompts, decoder, 128, frozenset({EOS_ID}))
+    answers = decode_all(engine, prompts, decoder, max_tokens, frozenset({EOS_ID}))
     right: dict[str, list[bool]] = {task: [] for task in (*TASKS, "all")}
     for problem, ids in zip(chosen, answers.token_ids, strict=True):
         is_right = grade(problem, tokenizer.decode(list(ids), skip_special_tokens=True))
@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=demo_path())
     parser.add_argument("--problems", type=int, default=350)
     parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -62,7 +63,7 @@ def main() -> None:
         chosen = problems(split, arguments.problems, arguments.seed)
         for form in ("raw", "chat"):
             for name, decoder in decoders.items():
-                result = accuracies(engine, tokenizer, chosen, decoder, form == "chat")
+                result = accuracies(engine, tokenizer, chosen, decoder, form == "chat", arguments.max_tokens)
                 cells = " | ".join(f"{result[task]:.2f}" for task in (*TASKS, "all"))
                 print(f"| {split} | {form} | {name} | {cells} |", flush=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,9 @@ def _final_number(text: str) -> str | None:
 
 def _passes(problem: Problem, completion: str) -> bool:
     """Run the completed function against the problem's asserts."""
-    program = problem.prompt + completion.strip("\n") + "\n\n" + "\n".join(problem.tests) + "\n"
+    # The token shows that the asserts were reached: a completion may end the process early with status 0.
+    token = secrets.token_hex(16)
+    program = problem.prompt + completion.strip("\n") + "\n\n" + "\n".join(problem.tests) + f"\nprint({token!r})\n"
     with tempfile.TemporaryDirectory() as folder:
         try:
             result = subprocess.run(
@@ -47,7 +50,7 @@ def _passes(problem: Problem, completion: str) -> bool:
                 cwd=folder,
                 env={},
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 timeout=_SECONDS,
                 preexec_fn=_limit,
@@ -55,7 +58,7 @@ def _passes(problem: Problem, completion: str) -> bool:
             )
         except subprocess.TimeoutExpired:
             return False
-    return result.returncode == 0
+    return result.returncode == 0 and result.stdout.strip().endswith(token.encode())
 
 
 def _limit() -> None:

@@ -86,3 +86,9 @@ def mask_id_of(config: ConfigJson, special_ids: SpecialIds, text: str, usual: in
     if not 0 <= mask_id < vocab_size:
         raise CheckpointError(f"mask_token_id {mask_id} is outside the vocabulary ({vocab_size})")
     return mask_id
+
+
+def stop_ids_of(config: ConfigJson, special_ids: SpecialIds, *texts: str) -> tuple[int, ...]:
+    """Ids that end a text: config.json's eos_token_id, and the tokenizer's ids of the family's stop `texts`."""
+    known = (special_ids[text] for text in texts if text in special_ids)
+    return tuple(dict.fromkeys([*read_ids(config, "eos_token_id"), *known]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psd_core.models.family import ConfigJson, Family, SpecialIds, mask_id_of, read_int
+from psd_core.models.family import ConfigJson, Family, SpecialIds, mask_id_of, read_int, stop_ids_of
 from psd_core.models.qwen import qwen_targets, read_qwen_spec
 from psd_core.models.spec import ModelSpec
 
@@ -12,6 +12,7 @@ def _read_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
         config,
         FAST_DLLM_2.architecture,
         mask_id_of(config, special_ids, "|<MASK>|", 151665, read_int(config, "vocab_size")),
+        stop_ids_of(config, special_ids, "<|im_end|>", "<|endoftext|>"),
         has_qkv_bias=True,
         is_shifted=True,
         block_length=read_int(config, "bd_size", 32),

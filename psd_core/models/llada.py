@@ -13,9 +13,9 @@ from psd_core.models.family import (
     Target,
     mask_id_of,
     read_float,
-    read_ids,
     read_int,
     require,
+    stop_ids_of,
 )
 from psd_core.models.spec import ModelSpec
 
@@ -59,7 +59,7 @@ def _read_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
         has_tied_head=config.get("weight_tying") is True,
         has_qkv_bias=config.get("include_qkv_bias") is True,
         mask_id=mask_id_of(config, special_ids, "<|mdm_mask|>", 126336, vocab_size),
-        eos_ids=read_ids(config, "eos_token_id"),
+        eos_ids=stop_ids_of(config, special_ids, "<|endoftext|>", "<|eot_id|>"),
     )
 
 

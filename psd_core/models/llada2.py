@@ -14,6 +14,7 @@ from psd_core.models.family import (
     read_float,
     read_int,
     require,
+    stop_ids_of,
 )
 from psd_core.models.qwen import mlp_targets, read_qwen_spec
 from psd_core.models.spec import ExpertsSpec, ModelSpec
@@ -52,6 +53,7 @@ def _read_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
         config,
         LLADA_2.architecture,
         mask_id_of(config, special_ids, "<|mask|>", 156895, read_int(config, "vocab_size")),
+        stop_ids_of(config, special_ids, "<|endoftext|>", "<|role_end|>"),
         has_qk_norm=True,
         block_length=read_int(config, "block_length", BLOCK_LENGTH),
         experts=experts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psd_core.models.family import ConfigJson, Family, SpecialIds, mask_id_of, read_int, require
+from psd_core.models.family import ConfigJson, Family, SpecialIds, mask_id_of, read_int, require, stop_ids_of
 from psd_core.models.qwen import qwen_targets, read_qwen_spec
 from psd_core.models.spec import ExpertsSpec, ModelSpec
 
@@ -38,7 +38,8 @@ def _read_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
         num_dense_layers=0,
     )
     mask_id = mask_id_of(config, special_ids, "<|mask|>", 156895, read_int(config, "vocab_size"))
-    return read_qwen_spec(config, LLADA_MOE.architecture, mask_id, has_qk_norm=True, experts=experts)
+    stop_ids = stop_ids_of(config, special_ids, "<|endoftext|>", "<|role_end|>")
+    return read_qwen_spec(config, LLADA_MOE.architecture, mask_id, stop_ids, has_qk_norm=True, experts=experts)
 
 
 LLADA_MOE = Family("LLaDAMoEModelLM", _read_spec, qwen_targets)

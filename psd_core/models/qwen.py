@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psd_core.errors import CheckpointError
-from psd_core.models.family import ConfigJson, Target, read_float, read_ids, read_int, require
+from psd_core.models.family import ConfigJson, Target, read_float, read_int, require
 from psd_core.models.spec import ExpertsSpec, ModelSpec
 
 
@@ -11,6 +11,7 @@ def read_qwen_spec(
     config: ConfigJson,
     architecture: str,
     mask_id: int,
+    stop_ids: tuple[int, ...],
     *,
     has_qkv_bias: bool = False,
     has_qk_norm: bool = False,
@@ -42,7 +43,7 @@ def read_qwen_spec(
         has_tied_head=config.get("tie_word_embeddings") is True,
         has_qkv_bias=has_qkv_bias,
         mask_id=mask_id,
-        eos_ids=read_ids(config, "eos_token_id"),
+        eos_ids=stop_ids,
         has_qk_norm=has_qk_norm,
         is_shifted=is_shifted,
         block_length=block_length,

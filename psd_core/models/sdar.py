@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psd_core.models.family import ConfigJson, Family, SpecialIds, mask_id_of, read_int
+from psd_core.models.family import ConfigJson, Family, SpecialIds, mask_id_of, read_int, stop_ids_of
 from psd_core.models.qwen import qwen_targets, read_qwen_spec
 from psd_core.models.spec import ExpertsSpec, ModelSpec
 
@@ -33,6 +33,7 @@ def _read(config: ConfigJson, special_ids: SpecialIds, architecture: str, expert
         config,
         architecture,
         mask_id_of(config, special_ids, "<|MASK|>", 151669, read_int(config, "vocab_size")),
+        stop_ids_of(config, special_ids, "<|im_end|>", "<|endoftext|>"),
         has_qk_norm=True,
         block_length=read_int(config, "block_size", 4),
         experts=experts,

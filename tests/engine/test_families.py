@@ -128,6 +128,23 @@ def test_a_block_causal_model_keeps_its_own_block_length_and_caches(name: str) -
         driver.add(replace(request, decoder=replace(request.decoder, cache="dual")))
 
 
+@pytest.mark.parametrize(
+    ("name", "mask_id", "stop_ids"),
+    [
+        ("llada", 508, {504, 507}),  # end of text, end of turn
+        ("dream", 508, {504, 510}),
+        ("lladamoe", 508, {504, 511}),
+        ("llada2", 508, {504, 511}),
+        ("sdar", 508, {504, 510}),
+        ("fastdllm2", 508, {504, 510}),
+    ],
+)
+def test_special_ids_come_from_the_tokenizer_by_their_text(name: str, mask_id: int, stop_ids: set[int]) -> None:
+    spec = family_model(name).spec
+    assert spec.mask_id == mask_id
+    assert set(spec.eos_ids) == stop_ids
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_routers_and_rotary_tables_stay_in_float32(dtype: str) -> None:
     model = load_model(GOLDEN / "llada2" / "ckpt", dtype=dtype, device="cpu")
