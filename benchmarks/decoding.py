@@ -164,7 +164,8 @@ def main() -> None:
     rows = measure(arguments)
     command = (
         f"python -m benchmarks.decoding --problems {arguments.problems} --seed {arguments.seed} "
-        f"--batch {arguments.batch} --max-tokens {arguments.max_tokens} --cache {arguments.cache} --dtype {arguments.dtype} --threads {arguments.threads}"
+        f"--batch {arguments.batch} --max-tokens {arguments.max_tokens} "
+        f"--cache {arguments.cache} --dtype {arguments.dtype} --threads {arguments.threads}"
     )
     text = (
         f"Built-in toy model, {arguments.problems} held-out problems (seed {arguments.seed}), raw prompts, block "

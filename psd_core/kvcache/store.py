@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,7 +13,7 @@ class KVStore:
     """Rotated keys and values of every layer, [num_slots, H_kv, D] each.
 
     Zero-filled: a masked slot has weight 0 in attention, but 0 x NaN of uninitialised memory would be NaN.
-    On CPU untouched pages cost no memory.
+    On CPU slots that were never used cost no memory.
     """
 
     def __init__(
@@ -24,5 +27,13 @@ class KVStore:
     ) -> None:
         shape = (num_slots, num_kv_heads, head_dim)
         self.num_slots = num_slots
-        self.keys: list[Tensor] = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
-        self.values: list[Tensor] = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.keys: list[Tensor] = [_zeros(shape, dtype, device) for _ in range(num_layers)]
+        self.values: list[Tensor] = [_zeros(shape, dtype, device) for _ in range(num_layers)]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type != "cpu" or 0 in shape:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # numpy asks the system for zero pages, which are backed by memory when first written; torch.zeros writes them all.
+    memory = np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)
+    return torch.from_numpy(memory).view(dtype).view(shape)
