@@ -55,7 +55,7 @@ class Block(nn.Module):
 
 
 class Network(nn.Module):
-    """Token ids to logits; logits at a position predict that position."""
+    """Token ids to final hidden states; times the embedding they are logits of the same position."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

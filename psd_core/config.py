@@ -88,7 +88,8 @@ class EngineConfig:
     max_num_batched_tokens    query tokens per forward; a single larger span runs alone
     max_model_len             context limit in tokens (prompt + canvas); None takes the model's own
     max_cache_tokens          slots of the key-value arena, in tokens; None takes room for max_num_seqs full
-                              contexts with as much scratch, or 2^18 slots, whichever is less
+                              contexts with as much scratch, 2^18 slots, or half the device's free memory,
+                              whichever is least
     max_logit_rows            positions projected to the vocabulary at once; bounds the logits' memory
     undefined_ids             ids of the vocabulary that no tokenizer defines; never chosen, like the mask id
     """

@@ -1,9 +1,10 @@
 """The engine: add requests, step, collect events. One forward per step, synchronous, usable without any server.
 
 engine = Engine(load_model(demo_path()), EngineConfig())
-engine.add(request)
+engine.add(Request("a", prompt_ids=(20, 30, 40), max_tokens=32))
 while engine.has_work():
-    output = engine.step()
+    for event in engine.step().tokens:
+        print(event.request_id, event.token_ids)
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from psd_core.decide import Decision, decide
 from psd_core.errors import ConfigError
 from psd_core.events import Phase, StepOutput, StepReport
 from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES, BLOCK_CAUSAL_CACHES
+from psd_core.kvcache.store import affordable_slots
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.plan import StepPlan
 from psd_core.request import Request
@@ -40,7 +42,11 @@ class Engine:
                 "max_model_len",
                 f"max_model_len must be at most the model's {spec.max_positions}, got {max_model_len}",
             )
-        num_slots = config.max_cache_tokens or min(config.max_num_seqs * 2 * max_model_len, DEFAULT_MAX_CACHE_TOKENS)
+        num_slots = config.max_cache_tokens or min(
+            config.max_num_seqs * 2 * max_model_len,
+            DEFAULT_MAX_CACHE_TOKENS,
+            affordable_slots(spec.num_layers, spec.num_kv_heads, spec.head_dim, model.dtype, model.device),
+        )
         caches = BIDIRECTIONAL_CACHES if spec.block_length is None else BLOCK_CAUSAL_CACHES
         self.limits = Limits(max_model_len, spec.vocab_size, num_slots, spec.block_length, caches)
         self._clock = clock
@@ -60,7 +66,7 @@ class Engine:
 
     def has_work(self) -> bool:
         """Whether `step` has something to do or to report."""
-        return self._scheduler.has_work or bool(self._cancelled)
+        return self._scheduler.has_work() or bool(self._cancelled)
 
     def step(self) -> StepOutput:
         """One forward over everything that runs: plan, forward, decide, apply."""

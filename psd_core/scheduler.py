@@ -55,8 +55,8 @@ class Scheduler:
                 events.append(self._finish(sequence, "cancelled", None, sequence.num_reported, now_seconds))
         return events
 
-    @property
     def has_work(self) -> bool:
+        """Whether any sequence waits or runs."""
         return bool(self._waiting or self._running)
 
     @property

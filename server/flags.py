@@ -126,6 +126,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("max_model_len", whole(1, 2**31), None, "context limit in tokens; absent: the model's own"),
     Flag("max_num_seqs", whole(1, 65_536), _ENGINE.max_num_seqs, "sequences that run at once per worker"),
     Flag("max_num_batched_tokens", whole(1, 2**24), _ENGINE.max_num_batched_tokens, "query tokens per forward"),
+    Flag("max_cache_tokens", whole(1, 2**31), None, "slots of the key-value cache; absent: what fits the memory"),
     Flag("policy", choice(*POLICY_NAMES), _DECODER.policy, "default transfer policy"),
     Flag("k", whole(1, 1024), _DECODER.k, "default positions per denoising step of topk"),
     Flag("threshold", number(0, 1), _DECODER.threshold, "default confidence (margin) that decides a position"),

@@ -30,12 +30,18 @@ ERROR_CODES: Final = (
     "context_length_exceeded",
     "internal_error",
     "invalid_api_key",
+    "invalid_content_encoding",
     "invalid_json",
+    "invalid_request",
     "invalid_value",
+    "method_not_allowed",
+    "missing_field",
     "model_not_found",
     "queue_full",
     "request_timeout",
     "shutting_down",
+    "unknown_field",
+    "unknown_path",
     "unsupported_parameter",
     "worker_died",
     "worker_unavailable",
@@ -170,5 +176,5 @@ class Metrics:
         self._e2e.observe(seconds)
 
     def failed(self, code: str) -> None:
-        """A request was answered with an error; an unforeseen code is counted under its kind, not as a new label."""
+        """A request was answered with an error; an unforeseen code counts as invalid_value, not as a new label."""
         self._errors.labels(code if code in ERROR_CODES else "invalid_value").inc()

@@ -168,6 +168,7 @@ Body = TypeVar("Body", bound=Fields)
 
 def parse_completion(body: JsonObject) -> CompletionRequest:
     """ApiError 400 for anything that is wrong or not supported, naming the field."""
+    _refuse_misplaced(body)
     refuse_unsupported(body, COMPLETION_NEUTRAL)
     request = parse(CompletionRequest, body)
     _check_common(request)
@@ -179,6 +180,7 @@ def parse_completion(body: JsonObject) -> CompletionRequest:
 
 def parse_chat(body: JsonObject) -> ChatRequest:
     """ApiError 400 for anything that is wrong or not supported, naming the field."""
+    _refuse_misplaced(body)
     refuse_unsupported(body, CHAT_NEUTRAL)
     request = parse(ChatRequest, body)
     _check_common(request)
@@ -214,6 +216,13 @@ def _first_fault(error: ValidationError) -> ApiError:
     shown = f", got {given!r}"[:80] if isinstance(given, bool | int | float | str) else ""
     message = fault["msg"].removeprefix("Value error, ").replace("Input should", "should")
     return invalid(param, f"{param}: {message}{shown}")
+
+
+def _refuse_misplaced(body: JsonObject) -> None:
+    """Unknown fields are tolerated, but a decoder setting beside `psd` instead of inside it is surely a mistake."""
+    for name in PsdFields.model_fields:
+        if body.get(name) is not None:
+            raise invalid(name, f'{name} is a decoder setting: send it as "psd": {{"{name}": …}}', "unknown_field")
 
 
 def _is_union_tag(part: int | str) -> bool:

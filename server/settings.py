@@ -17,6 +17,7 @@ from psd_core.assets import demo_path
 from psd_core.config import AcceptanceName, CacheName, DecoderConfig, DraftIncrement, EngineConfig, PolicyName
 from psd_core.errors import ConfigError
 from server.flags import FLAGS, Flag
+from server.tuning import DEFAULTS
 
 DEMO_NAME = "psd-demo"
 
@@ -46,9 +47,9 @@ class HttpSettings:
     allowed_origins: tuple[str, ...]
     api_keys: tuple[str, ...] = field(repr=False)
     is_metrics_open: bool = False
-    max_body_bytes: int = 4 * 1024 * 1024
+    max_body_bytes: int = DEFAULTS.max_body_bytes
     ping_seconds: float = 0.0  # 0 sends no comments
-    drain_seconds: float = 25.0
+    drain_seconds: float = DEFAULTS.drain_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ def _build(values: Mapping[str, object]) -> Settings:
             max_num_seqs=cast(int, values["max_num_seqs"]),
             max_num_batched_tokens=cast(int, values["max_num_batched_tokens"]),
             max_model_len=cast("int | None", values["max_model_len"]),
+            max_cache_tokens=cast("int | None", values["max_cache_tokens"]),
         ),
         requests=RequestSettings(
             decoder=_decoder(values),

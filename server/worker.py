@@ -1,8 +1,8 @@
 """The worker process: owns one model and its engine. Receive → step → send, until the API process is gone.
 
-Started by `server.replica` as `python -m server.worker CONFIG`. The only file of the server that imports torch.
-Its standard input is a pipe that the API process never writes to: when it closes, whatever the reason, the
-worker ends at once, also in the middle of a forward.
+Started by `server.replica`, which passes the configuration as the one argument. The only file of the server that
+imports torch. Its standard input is a pipe that the API process never writes to: when it closes, whatever the
+reason, the worker ends at once, also in the middle of a forward.
 """
 
 from __future__ import annotations
@@ -143,7 +143,3 @@ def _end_with_parent() -> NoReturn:
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

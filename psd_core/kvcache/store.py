@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import torch
@@ -29,6 +30,16 @@ class KVStore:
         self.num_slots = num_slots
         self.keys: list[Tensor] = [_zeros(shape, dtype, device) for _ in range(num_layers)]
         self.values: list[Tensor] = [_zeros(shape, dtype, device) for _ in range(num_layers)]
+
+
+def affordable_slots(
+    num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+) -> int:
+    """Slots that fit into half of the device's free memory, once the weights are loaded. Unbounded on a CPU."""
+    if device.type != "cuda":
+        return sys.maxsize
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    return max(1, free_bytes // 2 // (2 * num_layers * num_kv_heads * head_dim * dtype.itemsize))
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

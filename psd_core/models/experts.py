@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from psd_core.models.parameters import new_weight
 from psd_core.models.spec import ExpertsSpec
 
 
@@ -15,8 +16,8 @@ class Router(nn.Module):
     def __init__(self, spec: ExpertsSpec, hidden_size: int, device: torch.device) -> None:
         super().__init__()
         self.spec = spec
-        self.weight = _weight((spec.num_experts, hidden_size), torch.float32, device)
-        self.bias = _weight((spec.num_experts,), torch.float32, device) if spec.has_bias else None
+        self.weight = new_weight((spec.num_experts, hidden_size), torch.float32, device)
+        self.bias = new_weight((spec.num_experts,), torch.float32, device) if spec.has_bias else None
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """[T, d] -> (experts [T, K] int64, weights [T, K] float32)."""
@@ -46,12 +47,12 @@ class Experts(nn.Module):
     def __init__(self, spec: ExpertsSpec, hidden_size: int, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
         self.router = Router(spec, hidden_size, device)
-        self.gate_up = _weight((spec.num_experts, 2 * spec.expert_size, hidden_size), dtype, device)
-        self.down = _weight((spec.num_experts, hidden_size, spec.expert_size), dtype, device)
+        self.gate_up = new_weight((spec.num_experts, 2 * spec.expert_size, hidden_size), dtype, device)
+        self.down = new_weight((spec.num_experts, hidden_size, spec.expert_size), dtype, device)
         self.shared_gate_up = self.shared_down = None
         if spec.shared_size:
-            self.shared_gate_up = _weight((2 * spec.shared_size, hidden_size), dtype, device)
-            self.shared_down = _weight((hidden_size, spec.shared_size), dtype, device)
+            self.shared_gate_up = new_weight((2 * spec.shared_size, hidden_size), dtype, device)
+            self.shared_down = new_weight((hidden_size, spec.shared_size), dtype, device)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, d] -> [T, d]."""
@@ -78,7 +79,3 @@ def gated(hidden: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """SwiGLU: [T, d] -> [T, d] with `gate_up` [2 m, d] (gate first) and `down` [d, m]."""
     gate, up = F.linear(hidden, gate_up).chunk(2, dim=-1)
     return F.linear(F.silu(gate) * up, down)
-
-
-def _weight(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> nn.Parameter:
-    return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)

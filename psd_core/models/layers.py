@@ -13,6 +13,7 @@ from psd_core.batch import Batch
 from psd_core.kvcache.store import KVStore
 from psd_core.models.attention import attend
 from psd_core.models.experts import Experts, gated
+from psd_core.models.parameters import new_weight
 from psd_core.models.spec import ModelSpec
 
 
@@ -21,7 +22,7 @@ class RMSNorm(nn.Module):
 
     def __init__(self, size: int, eps: float, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
-        self.weight = _weight((size,), dtype, device)
+        self.weight = new_weight((size,), dtype, device)
         self.eps = eps
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -34,8 +35,8 @@ class Linear(nn.Module):
 
     def __init__(self, num_in: int, num_out: int, has_bias: bool, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
-        self.weight = _weight((num_out, num_in), dtype, device)
-        self.bias = _weight((num_out,), dtype, device) if has_bias else None
+        self.weight = new_weight((num_out, num_in), dtype, device)
+        self.bias = new_weight((num_out,), dtype, device) if has_bias else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, num_in] -> [T, num_out]."""
@@ -47,8 +48,8 @@ class GatedMLP(nn.Module):
 
     def __init__(self, hidden_size: int, mlp_size: int, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
-        self.gate_up = _weight((2 * mlp_size, hidden_size), dtype, device)
-        self.down = _weight((hidden_size, mlp_size), dtype, device)
+        self.gate_up = new_weight((2 * mlp_size, hidden_size), dtype, device)
+        self.down = new_weight((hidden_size, mlp_size), dtype, device)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, d] -> [T, d]."""
@@ -105,7 +106,7 @@ class DiffusionDecoder(nn.Module):
     def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
         self.spec, self.dtype, self.device = spec, dtype, device
-        self.embedding = _weight((spec.vocab_size, spec.hidden_size), dtype, device)
+        self.embedding = new_weight((spec.vocab_size, spec.hidden_size), dtype, device)
         num_dense = spec.num_layers if spec.experts is None else spec.experts.num_dense_layers
         self.layers = nn.ModuleList(
             DecoderLayer(spec, index < num_dense, dtype, device) for index in range(spec.num_layers)
@@ -113,7 +114,7 @@ class DiffusionDecoder(nn.Module):
         self.final_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
         self.head = self.embedding
         if not spec.has_tied_head:
-            self.head = _weight((spec.vocab_size, spec.hidden_size), dtype, device)
+            self.head = new_weight((spec.vocab_size, spec.hidden_size), dtype, device)
         rotary_dim = spec.rotary_dim or spec.head_dim
         exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32, device=device) / rotary_dim
         self.inverse_frequencies = 1.0 / spec.rope_theta**exponents  # [D' / 2] float32
@@ -145,7 +146,3 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     wide = heads.float()
     left, right = wide.chunk(2, dim=-1)
     return (wide * cos + torch.cat([-right, left], dim=-1) * sin).to(heads.dtype)
-
-
-def _weight(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> nn.Parameter:
-    return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)

@@ -70,7 +70,10 @@ def resolve_device(device: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise CheckpointError(f"device {device!r} was asked for, but torch finds no CUDA device")
-    return torch.device(device)
+    try:
+        return torch.device(device)
+    except RuntimeError:
+        raise CheckpointError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}") from None
 
 
 def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:

@@ -100,6 +100,8 @@ def test_an_index_cannot_name_files_outside_its_folder(checkpoint: Path) -> None
 def test_unknown_dtypes_and_absent_devices_are_refused(checkpoint: Path) -> None:
     with pytest.raises(CheckpointError, match="dtype must be one of auto, float32"):
         load_model(checkpoint, dtype="int4")
+    with pytest.raises(CheckpointError, match="device must be auto, cpu, cuda or cuda:N, got 'toaster'"):
+        load_model(checkpoint, device="toaster")
     if not torch.cuda.is_available():
         with pytest.raises(CheckpointError, match="finds no CUDA device"):
             load_model(checkpoint, device="cuda")
