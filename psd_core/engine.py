@@ -84,6 +84,7 @@ class Engine:
             tokens=tokens,
             canvases=canvases,
             finished=cancelled + finished,
+            started=[span.request.request_id for span in plan.spans if span.is_first],
             report=_report(plan, decisions, ended - started),
         )
 

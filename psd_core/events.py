@@ -125,4 +125,5 @@ class StepOutput:
     tokens: list[TokensEvent] = field(default_factory=list)
     canvases: list[CanvasEvent] = field(default_factory=list)
     finished: list[FinishedEvent] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)  # ids of requests whose first forward this was
     report: StepReport | None = None

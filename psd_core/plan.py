@@ -30,6 +30,7 @@ class Span:
     block_start: int
     slot_start: int | None  # slot of position 0; None: nothing is cached
     causal_block: int | None  # positions attend to their own and earlier blocks of this length; None: to everything
+    is_first: bool = False  # the sequence's first span
 
     @property
     def num_tokens(self) -> int:
@@ -81,4 +82,5 @@ def make_span(sequence: Sequence, depth: int, mask_id: int, is_shifted: bool) ->
         block_start=sequence.block_start,
         slot_start=sequence.slot_start,
         causal_block=sequence.block_length if sequence.is_block_causal else None,
+        is_first=sequence.forwards == 0,
     )

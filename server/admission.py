@@ -85,6 +85,11 @@ class Admission:
         """ApiError 400 if the request can never be served."""
         self._check_top_logprobs("top_logprobs", body.top_logprobs, body.temperature)
         ids = self.encode_messages(body.messages)
+        if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:
+            raise invalid(
+                "max_tokens",
+                f"max_tokens ({body.max_tokens}) and max_completion_tokens ({body.max_completion_tokens}) differ",
+            )
         max_tokens = body.max_completion_tokens or body.max_tokens or self._rest_of_context(body, len(ids))
         return self._job(body, [(ids, "")], max_tokens, "chatcmpl", body.logprobs, body.top_logprobs)
 
@@ -92,7 +97,7 @@ class Admission:
         """Prompt ids of a conversation; ApiError 400 if there is no template or it refuses."""
         if self.template is None:
             raise invalid("messages", "the model has no chat template; use /v1/completions or --chat-template")
-        self._check_length("messages", sum(len(message.content or "") for message in messages))
+        self.check_length("messages", sum(len(message.content or "") for message in messages))
         entries = [
             {"role": "system" if message.role == "developer" else message.role, "content": message.content or ""}
             | ({} if message.name is None else {"name": message.name})
@@ -157,7 +162,7 @@ class Admission:
     def _prompt_ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, list):
             return prompt
-        self._check_length("prompt", len(prompt))
+        self.check_length("prompt", len(prompt))
         return self.tokenizer.encode_text(prompt)
 
     def _echo(self, prompt: Prompt, is_wanted: bool) -> str:
@@ -168,7 +173,7 @@ class Admission:
         limit = self.facts.limits.vocab_size
         return self.tokenizer.decode([token_id for token_id in prompt if 0 <= token_id < limit], skip_special=False)
 
-    def _check_length(self, param: str, num_chars: int) -> None:
+    def check_length(self, param: str, num_chars: int) -> None:
         """Refuse a text that cannot fit the context before any time is spent on tokenizing it."""
         limit = self.facts.limits.max_model_len
         if num_chars > limit * self.tokenizer.max_token_chars:

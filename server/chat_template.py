@@ -24,7 +24,8 @@ from server.tokenizer import Tokenizer
 
 Message = dict[str, str]  # role, content and perhaps name
 
-_GUARDS = range(0xE000, 0xF8FF)  # private-use characters
+_GUARDS = (*range(0xE000, 0xF8FF), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))  # private-use characters
+_GUARDED_KEYS = ("content", "name")  # what the client wrote freely; the role is one of a few words
 
 
 class TemplateRefusal(TemplateError):
@@ -55,11 +56,14 @@ class ChatTemplate:
 
     def encode(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
         """Prompt ids of a conversation. RequestError if the template refuses it."""
-        texts = [message["content"] for message in messages]
+        texts = [message[key] for message in messages for key in _GUARDED_KEYS if key in message]
         if not any(self._is_dangerous(text) for text in texts):
             return self._tokenizer.encode_markup(self._render(messages, add_generation_prompt))
         guard = self._pick_guard(texts)
-        guarded = [message | {"content": self._break_specials(message["content"], guard)} for message in messages]
+        guarded = [
+            message | {key: self._break_specials(message[key], guard) for key in _GUARDED_KEYS if key in message}
+            for message in messages
+        ]
         return self._encode_guarded(self._render(guarded, add_generation_prompt), guard)
 
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
@@ -93,7 +97,12 @@ class ChatTemplate:
 
     def _pick_guard(self, texts: Sequence[str]) -> str:
         used = set(self._source).union(*texts)
-        return next(char for code in _GUARDS if (char := chr(code)) not in used)
+        guard = next((char for code in _GUARDS if (char := chr(code)) not in used), None)
+        if guard is None:
+            raise RequestError(
+                "messages", "text that looks like special tokens, beside every private-use character, is not supported"
+            )
+        return guard
 
     def _encode_guarded(self, text: str, guard: str) -> list[int]:
         ids: list[int] = []

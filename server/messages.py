@@ -64,12 +64,6 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     facts: ModelFacts
 
 
-class Added(msgspec.Struct, frozen=True, tag="added"):
-    """Worker → API: these requests are queued; from now on they may have been computed."""
-
-    request_ids: tuple[str, ...]
-
-
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """Worker → API: the engine does not take the request."""
 
@@ -93,7 +87,7 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
 
 
 ToWorker = Add | Cancel
-ToServer = Ready | Added | Refused | Stepped | Broken
+ToServer = Ready | Refused | Stepped | Broken
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker = msgspec.msgpack.Decoder(ToWorker)

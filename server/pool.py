@@ -1,7 +1,7 @@
 """All replicas together: which one serves a request, and what becomes of its requests when one dies.
 
-A request goes to the ready replica with the fewest open requests. When a worker dies, a request that it had not
-begun is moved to another one, or waits for the restart; every other one ends at once with an error.
+A request goes to the ready replica with the fewest open requests. When a worker dies, a request that was in
+no forward yet is moved to another one, or waits for the restart; every other one ends at once with an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from psd_core.events import CanvasEvent, FinishedEvent, Occupancy, StepOutput, TokensEvent
 from psd_core.request import Request
 from server.errors import ApiError, unavailable
-from server.messages import Add, Added, Cancel, ModelFacts, Refused, Stepped, ToServer, WorkerConfig
+from server.messages import Add, Cancel, ModelFacts, Refused, Stepped, ToServer, WorkerConfig
 from server.metrics import Metrics
 from server.replica import Replica
 
@@ -153,10 +153,6 @@ class WorkerPool:
         match message:
             case Stepped(output):
                 self._take(replica, output)
-            case Added(request_ids):
-                for request_id in request_ids:
-                    if entry := self._open.get(request_id):
-                        entry.is_begun = True
             case Refused(request_id, param, code, text):
                 if entry := self._open.get(request_id):
                     self._fail(entry, ApiError(400, code, text, param))
@@ -195,6 +191,9 @@ class WorkerPool:
         self._metrics.occupied(self._occupancies.values())
         if output.report is not None:
             self._metrics.stepped(output.report)
+        for request_id in output.started:
+            if entry := self._open.get(request_id):
+                entry.is_begun = True
         events: list[TokensEvent | CanvasEvent | FinishedEvent] = [*output.tokens, *output.canvases, *output.finished]
         for event in events:
             if entry := self._open.get(event.request_id):

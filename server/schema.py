@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
@@ -14,6 +15,7 @@ from server.tuning import MAX_N
 from server.unsupported import CHAT_NEUTRAL, COMPLETION_NEUTRAL, refuse_unsupported
 
 Prompt = str | list[int]
+MAX_NAME_CHARS: Final = 100
 ROLES: Final = ("system", "developer", "user", "assistant")
 
 
@@ -186,7 +188,13 @@ def parse_chat(body: JsonObject) -> ChatRequest:
     _check_common(request)
     if request.top_logprobs and not request.logprobs:
         raise invalid("top_logprobs", "top_logprobs needs logprobs: true")
-    for index, message in enumerate(request.messages):
+    check_messages(request.messages)
+    return request
+
+
+def check_messages(messages: Sequence[ChatMessage]) -> None:
+    """ApiError 400 for roles, contents and tool calls that this server does not serve."""
+    for index, message in enumerate(messages):
         where = f"messages.{index}"
         if message.role not in ROLES:
             raise invalid(f"{where}.role", f"role must be one of {', '.join(ROLES)}, got {message.role[:40]!r}")
@@ -194,7 +202,6 @@ def parse_chat(body: JsonObject) -> ChatRequest:
             raise invalid(f"{where}.content", f"a {message.role} message needs content")
         if message.tool_calls:
             raise invalid(f"{where}.tool_calls", "tool calls are not supported", "unsupported_parameter")
-    return request
 
 
 def parse(model: type[Body], body: JsonObject) -> Body:
@@ -207,11 +214,12 @@ def parse(model: type[Body], body: JsonObject) -> Body:
 
 def _first_fault(error: ValidationError) -> ApiError:
     fault = error.errors(include_url=False, include_context=False)[0]
+    if fault["type"] == "extra_forbidden":  # the client chose the name: shown as it is, but not at any length
+        name = ".".join(map(str, fault["loc"]))[:MAX_NAME_CHARS]
+        return invalid(name, f"{name} is not a known setting", "unknown_field")
     param = ".".join(str(part) for part in fault["loc"] if not _is_union_tag(part))
     if fault["type"] == "missing":
         return invalid(param, f"{param} is required", "missing_field")
-    if fault["type"] == "extra_forbidden":
-        return invalid(param, f"{param} is not a known setting", "unknown_field")
     given = fault["input"]
     shown = f", got {given!r}"[:80] if isinstance(given, bool | int | float | str) else ""
     message = fault["msg"].removeprefix("Value error, ").replace("Input should", "should")

@@ -103,8 +103,10 @@ def resolve(given: Mapping[str, list[str] | None], environment: Mapping[str, str
 
 def _value(flag: Flag, given: list[str] | None, variables: Mapping[str, str]) -> object:
     texts, origin = given or [], flag.option
-    if not texts and (text := variables.get(flag.variable)) and not _is_service_link(flag, text):
-        texts = [part for part in text.split(",") if part] if flag.repeats else [text]
+    text = variables.get(flag.variable)
+    if not texts and text is not None and (text or flag.name == "api_key") and not _is_service_link(flag, text):
+        # An empty variable means absent, but never for the key: a lost secret must not open the server.
+        texts = text.split(",") if flag.repeats else [text]
         origin = f"{flag.option} (from {flag.variable})"
     if not texts:
         return flag.default
@@ -128,6 +130,10 @@ def _parse(flag: Flag, text: str, origin: str) -> object:
 def _build(values: Mapping[str, object]) -> Settings:
     if (values["ssl_keyfile"] is None) != (values["ssl_certfile"] is None):
         raise ConfigError("ssl_keyfile", "--ssl-keyfile and --ssl-certfile must be given together")
+    for name in ("ssl_keyfile", "ssl_certfile"):
+        path = cast("str | None", values[name])
+        if path is not None and not os.access(path, os.R_OK):
+            raise ConfigError(name, f"--{name.replace('_', '-')} must be a readable file, got {path!r}")
     return Settings(
         model=_model(values),
         engine=EngineConfig(

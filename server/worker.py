@@ -26,7 +26,6 @@ from psd_core.models.loader import load_model
 from server.logs import configure_logging
 from server.messages import (
     Add,
-    Added,
     Broken,
     Cancel,
     ModelFacts,
@@ -62,7 +61,6 @@ class Worker:
 
     def _receive(self) -> None:
         """Take every message that waits; block only while the engine has nothing to do."""
-        added: list[str] = []
         timeout = 0 if self._engine.has_work() else IDLE_POLL_MILLISECONDS
         while self._socket.poll(timeout):
             timeout = 0
@@ -70,13 +68,10 @@ class Worker:
                 case Add(request):
                     try:
                         self._engine.add(request)
-                        added.append(request.request_id)
                     except RequestError as error:
                         self._send(Refused(request.request_id, error.param, error.code, error.message))
                 case Cancel(request_id):
                     self._engine.cancel(request_id)
-        if added:
-            self._send(Added(tuple(added)))
 
     def _send(self, message: ToServer) -> None:
         self._socket.send(encode(message))

@@ -12,7 +12,7 @@ from server.body import JsonObject, read_json
 from server.docs import body_docs
 from server.errors import invalid
 from server.fields import Bool, Fields, Text, TokenId
-from server.schema import ChatMessage, parse
+from server.schema import ChatMessage, check_messages, parse
 from server.state import state_of
 
 router = APIRouter(tags=["tokens"])
@@ -45,16 +45,7 @@ async def tokenize(request: Request) -> JsonObject:
     body = parse(TokenizeRequest, await read_json(request, state.settings.http.max_body_bytes))
     if body.model is not None:
         state.require_model(body.model)
-    ids = await asyncio.to_thread(_encode, admission, body)
-    answer: JsonObject = {
-        "count": len(ids),
-        "max_model_len": admission.facts.limits.max_model_len,
-        "tokens": ids,
-        "token_strs": None,
-    }
-    if body.return_token_strs:
-        answer["token_strs"] = [admission.tokenizer.decode([token_id], skip_special=False) for token_id in ids]
-    return answer
+    return await asyncio.to_thread(_answer, admission, body)
 
 
 @router.post("/detokenize", summary="Token ids to text", **body_docs(DetokenizeRequest))
@@ -74,9 +65,20 @@ async def detokenize(request: Request) -> JsonObject:
     return {"prompt": text}
 
 
+def _answer(admission: Admission, body: TokenizeRequest) -> JsonObject:
+    ids = _encode(admission, body)
+    strings = None
+    if body.return_token_strs:
+        strings = [admission.tokenizer.decode([token_id], skip_special=False) for token_id in ids]
+    limit = admission.facts.limits.max_model_len
+    return {"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": strings}
+
+
 def _encode(admission: Admission, body: TokenizeRequest) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise invalid("prompt", "exactly one of prompt and messages is required")
     if body.prompt is not None:
+        admission.check_length("prompt", len(body.prompt))
         return admission.tokenizer.encode_text(body.prompt, with_prefix=body.add_special_tokens)
+    check_messages(body.messages or [])
     return admission.encode_messages(body.messages or [], add_generation_prompt=body.add_generation_prompt)

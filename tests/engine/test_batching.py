@@ -50,6 +50,7 @@ def test_churn_gives_every_request_its_batch_of_one_tokens(data: st.DataObject) 
         else:
             assert outcome.token_ids == alone.token_ids
             assert outcome.finished.reason == finished.reason
+    assert not driver.engine.has_work(), "an idle engine must not be stepped"
     occupancy = driver.step().occupancy
     assert (occupancy.running, occupancy.waiting, occupancy.cache_ratio) == (0, 0, 0.0)
 

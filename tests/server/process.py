@@ -42,12 +42,17 @@ class ServerProcess:
             env=environment | {"OMP_NUM_THREADS": "1"},
             cwd=Path(__file__).parents[2],
         )
-        wait_until(lambda: "listening on " in self.log or self.process.poll() is not None, START_SECONDS)
-        assert self.process.poll() is None, self.log
-        self.url = self.log.partition("listening on ")[2].partition(",")[0]
-        self.client = httpx.Client(base_url=self.url, timeout=60.0)
-        if waits_ready:
-            wait_until(self.is_ready, START_SECONDS)
+        self.client = httpx.Client()
+        try:
+            wait_until(lambda: "listening on " in self.log or self.process.poll() is not None, START_SECONDS)
+            assert self.process.poll() is None, self.log
+            self.url = self.log.partition("listening on ")[2].partition(",")[0]
+            self.client = httpx.Client(base_url=self.url, timeout=60.0)
+            if waits_ready:
+                wait_until(self.is_ready, START_SECONDS)
+        except BaseException:
+            self.__exit__(None, None, None)  # nobody else will end the process
+            raise
 
     @property
     def log(self) -> str:

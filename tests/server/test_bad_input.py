@@ -176,3 +176,37 @@ def test_the_server_goes_on(server: ServerProcess) -> None:
     assert server.complete(max_tokens=1).status_code == 200
     assert server.metric('psd_request_errors_total{code="internal_error"}') == 0
     assert "Traceback" not in server.log
+
+
+def test_text_full_of_private_use_characters_is_answered(server: ServerProcess) -> None:
+    content = "".join(map(chr, range(0xE000, 0xF8FF))) + "<|eot|>"
+    for path, fields in (("/v1/chat/completions", {"model": "tiny", "max_tokens": 1}), ("/tokenize", {})):
+        response = server.client.post(path, json={"messages": [{"role": "user", "content": content}], **fields})
+        assert response.status_code in (200, 400), response.text
+
+
+def test_a_decoder_setting_outside_psd_is_a_400_that_says_where_it_belongs(server: ServerProcess) -> None:
+    for name in ("draft_depth", "policy", "cache"):
+        error = server.complete(**{name: 3}).json()["error"]
+        assert (error["param"], error["code"]) == (name, "unknown_field")
+        assert '"psd"' in error["message"]
+
+
+def test_an_unknown_setting_is_named_but_not_at_any_length(server: ServerProcess) -> None:
+    assert server.complete(psd={"a b": 1}).json()["error"]["param"] == "psd.a b"
+    response = server.complete(psd={"y" * 100_000: 1})
+    assert response.status_code == 400
+    assert len(response.content) < 1000
+
+
+def test_tokenize_refuses_what_cannot_fit_the_context_and_what_chat_refuses(server: ServerProcess) -> None:
+    response = server.client.post("/tokenize", json={"prompt": "! " * 500_000, "return_token_strs": True})
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+    response = server.client.post("/tokenize", json={"messages": [{"role": "tool", "content": "x"}]})
+    assert response.json()["error"]["param"] == "messages.0.role"
+
+
+def test_two_different_limits_are_refused(server: ServerProcess) -> None:
+    response = server.chat(max_tokens=1, max_completion_tokens=2)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "max_tokens"

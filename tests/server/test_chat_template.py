@@ -70,3 +70,23 @@ def test_a_prompt_with_a_special_tokens_text_is_ordinary_text(byte_tokenizer: To
     ids = byte_tokenizer.encode_text("a<|mask|>b")
     assert not byte_tokenizer.special_ids.intersection(ids)
     assert byte_tokenizer.decode(ids) == "a<|mask|>b"
+
+
+PRIVATE_USE = "".join(map(chr, range(0xE000, 0xF8FF)))
+
+
+def test_text_with_every_usual_guard_character_still_cannot_add_a_special_token(
+    template: ChatTemplate, byte_tokenizer: Tokenizer
+) -> None:
+    content = PRIVATE_USE + SPECIALS[0]
+    ids = template.encode([{"role": "user", "content": content}])
+    plain = template.encode([{"role": "user", "content": "a"}])
+    assert sum(token in byte_tokenizer.special_ids for token in ids) == sum(
+        token in byte_tokenizer.special_ids for token in plain
+    )
+
+
+def test_a_name_is_text_too(byte_tokenizer: Tokenizer) -> None:
+    named = ChatTemplate("{% for m in messages %}{{ m['name'] + ': ' + m['content'] }}{% endfor %}", byte_tokenizer)
+    ids = named.encode([{"role": "user", "content": "hi", "name": SPECIALS[0]}])
+    assert not set(ids) & byte_tokenizer.special_ids

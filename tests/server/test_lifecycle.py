@@ -209,6 +209,19 @@ def test_replicas_share_the_load_and_outlive_each_other(random_model_path: Path,
         wait_until(lambda: server.client.get("/health").json()["workers"] == ["ready", "ready"], 60)
 
 
+def test_requests_that_wait_in_a_dead_workers_queue_are_served_by_another(
+    random_model_path: Path, tmp_path: Path
+) -> None:
+    with ServerProcess(random_model_path, tmp_path, ["--max-num-seqs", "1"]) as server, ThreadPoolExecutor(4) as pool:
+        busy = pool.submit(server.complete, max_tokens=200, psd=SLOW)
+        wait_until(lambda: server.metric("psd_requests_running") == 1)
+        waiting = [pool.submit(server.complete, max_tokens=2) for _ in range(2)]
+        wait_until(lambda: server.metric("psd_requests_waiting") == 2)
+        server.kill_worker()
+        assert busy.result().status_code == 500
+        assert [future.result().status_code for future in waiting] == [200, 200]
+
+
 def test_a_request_that_takes_too_long_is_given_up(random_model_path: Path, tmp_path: Path) -> None:
     with ServerProcess(random_model_path, tmp_path, ["--request-timeout", "0.05"]) as server:
         response = httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=60)

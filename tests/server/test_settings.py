@@ -82,3 +82,15 @@ def test_what_was_not_given_follows_the_model_and_what_does_not_suit_it_fails() 
         fit_decoder(resolve({"cache": ["dual"]}, {}).requests, causal)
     with pytest.raises(ConfigError, match="--block-length must be 4"):
         fit_decoder(resolve({"block_length": ["32"]}, {}).requests, causal)
+
+
+@pytest.mark.parametrize("value", ["", ",", "a,"])
+def test_an_empty_key_variable_never_opens_the_server(value: str) -> None:
+    with pytest.raises(ConfigError, match="--api-key"):
+        resolve({}, {"PSD_API_KEY": value})
+    assert resolve({}, {"PSD_HOST": ""}).http.host == "127.0.0.1"
+
+
+def test_unreadable_tls_files_fail_at_start() -> None:
+    with pytest.raises(ConfigError, match="--ssl-keyfile must be a readable file, got '/nowhere/key'"):
+        resolve({"ssl_keyfile": ["/nowhere/key"], "ssl_certfile": ["/nowhere/cert"]}, {})
