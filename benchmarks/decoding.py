@@ -12,7 +12,7 @@ import argparse
 import math
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
@@ -56,22 +56,17 @@ class Row:
 
 
 def decoder_grid(block_length: int, cache: CacheName) -> list[tuple[str, DecoderConfig]]:
-    """Greedy, threshold 0.9, and PSD over that threshold at every depth and acceptance rule."""
+    """Greedy with and without drafts, threshold 0.9, and PSD over it at every depth and acceptance rule."""
     greedy = DecoderConfig(policy="greedy", draft_depth=0, block_length=block_length, cache=cache)
     threshold = DecoderConfig(policy="threshold", threshold=0.9, draft_depth=0, block_length=block_length, cache=cache)
-    grid = [("greedy", greedy), ("threshold 0.9", threshold)]
+    grid = [("greedy", greedy)]
+    for depth in (3, 7):
+        grid.append((f"PSD(greedy), exact, D = {depth}", replace(greedy, draft_depth=depth, acceptance="exact")))
+    grid.append(("threshold 0.9", threshold))
     for rule in RULES:
         for depth in DEPTHS:
-            decoder = DecoderConfig(
-                policy="threshold",
-                threshold=0.9,
-                block_length=block_length,
-                cache=cache,
-                draft_depth=depth,
-                draft_increment=1,
-                acceptance=rule,
-            )
-            grid.append((f"PSD(threshold 0.9), {rule}, D = {depth}", decoder))
+            drafted = replace(threshold, draft_depth=depth, acceptance=rule)
+            grid.append((f"PSD(threshold 0.9), {rule}, D = {depth}", drafted))
     return grid
 
 
@@ -148,6 +143,14 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def cpu_name() -> str:
+    """The processor as the system names it."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--model", type=Path, default=demo_path())
@@ -171,7 +174,7 @@ def main() -> None:
         f"Built-in toy model, {arguments.problems} held-out problems (seed {arguments.seed}), raw prompts, block "
         f"{arguments.block_length}, max_tokens {arguments.max_tokens}, temperature 0, cache `{arguments.cache}`, "
         f"{arguments.dtype}, {arguments.batch} requests per batch, {arguments.threads} threads, "
-        f"{platform.machine()} CPU, {date.today()}.\n\n    {command}\n\n{table(rows)}\n"
+        f"{cpu_name()}, {date.today()}.\n\n    {command}\n\n{table(rows)}\n"
     )
     print(text)
     if arguments.output:
