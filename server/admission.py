@@ -85,11 +85,6 @@ class Admission:
         """ApiError 400 if the request can never be served."""
         self._check_top_logprobs("top_logprobs", body.top_logprobs, body.temperature)
         ids = self.encode_messages(body.messages)
-        if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:
-            raise invalid(
-                "max_tokens",
-                f"max_tokens ({body.max_tokens}) and max_completion_tokens ({body.max_completion_tokens}) differ",
-            )
         max_tokens = body.max_completion_tokens or body.max_tokens or self._rest_of_context(body, len(ids))
         return self._job(body, [(ids, "")], max_tokens, "chatcmpl", body.logprobs, body.top_logprobs)
 

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from typing import NoReturn
 
 from starlette.requests import ClientDisconnect, Request
 
 from server.errors import ApiError, invalid
-from server.tuning import MAX_JSON_DEPTH
+from server.tuning import DISCARD_FACTOR, DISCARD_SECONDS, MAX_JSON_DEPTH
 
 JsonObject = dict[str, object]
 
 
 async def read_json(request: Request, max_bytes: int) -> JsonObject:
     """The body as a JSON object. ApiError 400 or 413; ClientDisconnect passes through."""
-    _check_headers(request, max_bytes)
+    _check_headers(request)
     return parse_object(await _read(request, max_bytes))
 
 
@@ -41,7 +42,7 @@ def parse_object(body: bytes) -> JsonObject:
     return value
 
 
-def _check_headers(request: Request, max_bytes: int) -> None:
+def _check_headers(request: Request) -> None:
     content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise invalid(
@@ -50,19 +51,28 @@ def _check_headers(request: Request, max_bytes: int) -> None:
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
         raise invalid(None, f"Content-Encoding {encoding[:100]!r} is not supported", "invalid_content_encoding")
-    length = request.headers.get("content-length", "0")
-    if length.isdecimal() and len(length) < 20 and int(length) > max_bytes:
-        raise _too_large(max_bytes)
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:
+    """The body, never more than `max_bytes` of it in memory.
+
+    The rest of a larger body is thrown away for a while before the refusal: a client that is still sending when the
+    connection closes would see a broken connection instead of the answer.
+    """
     chunks: list[bytes] = []
     size = 0
+    deadline = math.inf
     async for chunk in request.stream():
         size += len(chunk)
-        if size > max_bytes:
-            raise _too_large(max_bytes)
-        chunks.append(chunk)
+        if size <= max_bytes:
+            chunks.append(chunk)
+            continue
+        chunks.clear()
+        deadline = min(deadline, time.monotonic() + DISCARD_SECONDS)
+        if size > DISCARD_FACTOR * max_bytes or time.monotonic() > deadline:
+            break
+    if size > max_bytes:
+        raise _too_large(max_bytes)
     return b"".join(chunks)
 
 

@@ -31,6 +31,7 @@ ERROR_CODES: Final = (
     "internal_error",
     "invalid_api_key",
     "invalid_content_encoding",
+    "invalid_content_type",
     "invalid_json",
     "invalid_request",
     "invalid_value",

@@ -31,5 +31,7 @@ COMPLETION_MAX_TOKENS: Final = 16  # OpenAI's default of /v1/completions
 MAX_N: Final = 128  # OpenAI's limit of `n`
 MAX_STOP_CHARS: Final = 1024  # per stop string; bounds what a stream may hold back
 MAX_JSON_DEPTH: Final = 64  # nesting of a request body
+DISCARD_FACTOR: Final = 4  # a body up to so many times the limit is read to its end and thrown away
+DISCARD_SECONDS: Final = 5.0  # and for so long at most
 RETRY_AFTER_SECONDS: Final = 1  # advice to a client that was refused while busy, loading or draining
 INLINE_TEXT_CHARS: Final = 8192  # longer texts are tokenized in a thread, so that the event loop stays free

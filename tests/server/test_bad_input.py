@@ -204,9 +204,3 @@ def test_tokenize_refuses_what_cannot_fit_the_context_and_what_chat_refuses(serv
     assert response.json()["error"]["code"] == "context_length_exceeded"
     response = server.client.post("/tokenize", json={"messages": [{"role": "tool", "content": "x"}]})
     assert response.json()["error"]["param"] == "messages.0.role"
-
-
-def test_two_different_limits_are_refused(server: ServerProcess) -> None:
-    response = server.chat(max_tokens=1, max_completion_tokens=2)
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == "max_tokens"
