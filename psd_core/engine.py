@@ -1,4 +1,4 @@
-"""The engine: add requests, step, collect events. One forward per step, synchronous, usable without any server.
+"""The engine: add requests, step, collect events. One forward per step, synchronous, usable without any server:
 
 engine = Engine(load_model(demo_path()), EngineConfig())
 engine.add(Request("a", prompt_ids=(20, 30, 40), max_tokens=32))

@@ -53,7 +53,7 @@ async def boot(state: AppState, hooks: Hooks) -> None:
         state.failure = await state.pool.wait_failed()
     except CheckpointError as error:
         state.failure = str(error)
-    except Exception:
+    except Exception:  # whatever it is, the process must say so and end, not wait for ever
         logger.exception("the server cannot start")
         state.failure = "the server cannot start; the log has the details"
     hooks.on_failed(state.failure)

@@ -61,7 +61,7 @@ class Metrics:
     """The counters of one server. Owned by the application; called on the event loop only."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no annotation here
         self._registry = registry = CollectorRegistry()
 
         def histogram(name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:

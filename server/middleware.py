@@ -56,7 +56,7 @@ class RequestContext:
             await self._app(scope, receive, send_with_id)
         except ClientDisconnect:
             return
-        except Exception:
+        except Exception:  # the outermost place: our fault becomes a 500 with the envelope, and the server goes on
             logger.exception("request %s failed", request_id)
             if has_started:
                 raise

@@ -76,7 +76,7 @@ async def _frames(objects: AsyncGenerator[JsonObject, None]) -> AsyncGenerator[b
             yield frame(item)
     except ApiError as error:
         yield frame(error.envelope)
-    except Exception:
+    except Exception:  # the status is sent already: the client is told inside the stream
         logger.exception("a stream failed")
         yield frame(internal().envelope)
     yield DONE

@@ -64,7 +64,7 @@ def test_subset_is_exact_for_a_policy_that_decides_one_position(request: Request
 
 
 def test_drafts_are_accepted_often_enough_for_these_tests_to_mean_something() -> None:
-    """The cases above would pass with drafts that never hold; on these models about half of them do."""
+    """The cases above would pass with drafts that never hold; on these models many do, and many do not."""
     drafted = accepted = 0
     for seed in range(8):
         model = tiny_model(seed)

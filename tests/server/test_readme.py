@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -28,7 +29,8 @@ def test_the_readmes_examples_run(tmp_path: Path) -> None:
             [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
         )
         assert result.returncode == 0, result.stderr
-        assert "2, 4, 9" in result.stdout
+        assert "4, 7, 9" in result.stdout
+        assert '{"name": "Tina", "age": 54, "city": "Porto"}' in result.stdout
         answer = subprocess.run(
             ["bash", "-c", curl.replace("localhost:8000", here)],
             capture_output=True,
@@ -36,7 +38,14 @@ def test_the_readmes_examples_run(tmp_path: Path) -> None:
             timeout=120,
             check=True,
         )
-        assert '"object":"text_completion"' in answer.stdout
+        assert json.loads(answer.stdout)["choices"][0]["text"].strip() == "4, 7, 9"
+
+
+def test_the_readmes_prompts_are_shipped_examples() -> None:
+    examples = (ROOT / "demo_model" / "examples.jsonl").read_text(encoding="utf-8").splitlines()
+    prompts = [json.loads(line)["prompt"] for line in examples]
+    used = [prompt for prompt in prompts if prompt in README]
+    assert len(used) >= 2
 
 
 def test_the_readmes_links_lead_somewhere() -> None:
