@@ -45,7 +45,9 @@ class Block(nn.Module):
         """[B, T, d] -> [B, T, d]."""
         normed = F.rms_norm(x, (x.shape[-1],), self.attn_norm, self.eps)
         q, k, v = (self._split(F.linear(normed, w)) for w in (self.q_proj, self.k_proj, self.v_proj))
-        mixed = F.scaled_dot_product_attention(_rotate(q, cos, sin), _rotate(k, cos, sin), v)
+        # Written out: on a CPU, at these lengths, the fused kernel's backward takes several times as long.
+        scores = torch.matmul(_rotate(q, cos, sin), _rotate(k, cos, sin).transpose(-2, -1)) * q.shape[-1] ** -0.5
+        mixed = torch.matmul(scores.float().softmax(dim=-1).to(v.dtype), v)
         x = x + F.linear(mixed.transpose(1, 2).flatten(2), self.attn_out)
         normed = F.rms_norm(x, (x.shape[-1],), self.ff_norm, self.eps)
         return x + F.linear(F.silu(F.linear(normed, self.ff_proj)) * F.linear(normed, self.up_proj), self.ff_out)

@@ -112,7 +112,7 @@ def train(arguments: argparse.Namespace, rank: int, world: int) -> None:
         torch.set_num_threads(1 if world > 1 else 2)
     torch.manual_seed(arguments.seed)
     network = Network(Shape()).to(device)
-    forward: _Forward = torch.compile(network) if arguments.compile else network
+    forward: _Forward = torch.compile(network, dynamic=False) if arguments.compile else network
     optimizers = make_optimizers(network)
     step, spent = load_checkpoint(runs, network, optimizers)
     tokenizer = Tokenizer.from_file(str(runs / "tokenizer.json"))
@@ -156,10 +156,10 @@ def main() -> None:
     here = Path(__file__).parent
     parser.add_argument("--minutes", type=float, default=75.0)
     parser.add_argument("--processes", type=int, default=2, help="CPU processes with one thread each")
-    parser.add_argument("--batch-tokens", type=int, default=4096, help="per process and step")
+    parser.add_argument("--batch-tokens", type=int, default=6144, help="per process and step")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--runs", type=Path, default=here / "runs")
     parser.add_argument("--output", type=Path, default=here.parent / "psd_core" / "assets" / "demo")
     arguments = parser.parse_args()
