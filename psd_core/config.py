@@ -91,6 +91,7 @@ class EngineConfig:
                               contexts with as much scratch, 2^18 slots, or half the device's free memory,
                               whichever is least
     max_logit_rows            positions projected to the vocabulary at once; bounds the logits' memory
+    prefix_cache              keep finished contexts of block-causal models for later requests that begin alike
     undefined_ids             ids of the vocabulary that no tokenizer defines; never chosen, like the mask id
     """
 
@@ -99,6 +100,7 @@ class EngineConfig:
     max_model_len: int | None = None
     max_cache_tokens: int | None = None
     max_logit_rows: int = 1024
+    prefix_cache: bool = True
     undefined_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

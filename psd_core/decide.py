@@ -34,6 +34,9 @@ def decide(plan: StepPlan, candidates: Sequence[Sequence[Candidates | None]]) ->
     """One decision per span, in the plan's order. `candidates` as `Runner.run` returns them."""
     decisions = []
     for span, scored in zip(plan.spans, candidates, strict=True):
+        if span.phase == "score":  # nothing is decided: the rows are independent questions
+            decisions.append(Decision(span, tuple(scored), (0,)))
+            continue
         decoder = span.request.decoder
         path = accept(span.rows, scored, make_policy(decoder), decoder.acceptance)
         decisions.append(Decision(span, tuple(scored), path))

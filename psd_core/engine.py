@@ -71,19 +71,21 @@ class Engine:
     def step(self) -> StepOutput:
         """One forward over everything that runs: plan, forward, decide, apply."""
         started = self._clock()
-        cancelled = self._scheduler.cancel(self._cancelled, started)
+        ended_before = self._scheduler.cancel(self._cancelled, started)
         self._cancelled = []
+        ended_before += self._scheduler.end_empty(started)
         plan = self._scheduler.plan()
         if not plan.spans:
-            return StepOutput(occupancy=self._scheduler.occupancy, finished=cancelled)
+            return StepOutput(occupancy=self._scheduler.occupancy, finished=ended_before)
         decisions = decide(plan, self._runner.run(plan))
         ended = self._clock()
-        tokens, canvases, finished = self._scheduler.apply(decisions, started, ended)
+        outcome = self._scheduler.apply(decisions, started, ended)
         return StepOutput(
             occupancy=self._scheduler.occupancy,
-            tokens=tokens,
-            canvases=canvases,
-            finished=cancelled + finished,
+            prompts=outcome.prompts,
+            tokens=outcome.tokens,
+            canvases=outcome.canvases,
+            finished=ended_before + outcome.finished,
             started=[span.request.request_id for span in plan.spans if span.is_first],
             report=_report(plan, decisions, ended - started),
         )
@@ -109,5 +111,5 @@ def _report(plan: StepPlan, decisions: list[Decision], seconds: float) -> StepRe
         drafted_tokens=sum(span.num_drafted for span in plan.spans),
         accepted_tokens=sum(decision.num_accepted for decision in decisions),
         accepted_depths=tuple(depths),
-        mean_draft_depth=sum(len(span.rows) - 1 for span in plan.spans) / len(plan.spans),
+        mean_draft_depth=sum(len(decision.span.rows) - 1 for decision in denoised) / max(1, len(denoised)),
     )

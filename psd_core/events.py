@@ -6,19 +6,35 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 EngineFinishReason = Literal["stop", "length", "cancelled"]
-Phase = Literal["refresh", "denoise", "mixed"]
+Phase = Literal["refresh", "denoise", "score", "mixed"]
+TopEntries = tuple[tuple[int, float], ...]  # (token id, log-probability), most probable first
 
 
 @dataclass(frozen=True, slots=True)
 class TokensEvent:
     """Final tokens of one request, in order; never revised. The last ones come before `FinishedEvent`.
 
-    logprobs are natural-log probabilities at temperature 1 of each token at the moment it was decided.
+    logprobs are natural-log probabilities at temperature 1 of each token at the moment it was decided; so are those of
+    the alternatives in `top`, which is empty unless the request asked for them.
     """
 
     request_id: str
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    top: tuple[TopEntries, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptEvent:
+    """Log-probabilities of the prompt's tokens but the first, if the request asked for them. Comes once, before tokens.
+
+    That of token i is given tokens 0 … i - 1, everything behind them masked up to the prompt's end: by the chain rule
+    their sum from i on is the log-probability of that part, decoded from left to right, given what stands before it.
+    """
+
+    request_id: str
+    logprobs: tuple[float, ...]
+    top: tuple[TopEntries, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +66,7 @@ class Figures:
 
     generated_tokens   tokens up to and including the first stop id, cut at max_tokens
     discarded_tokens   decided tokens behind that end
-    forwards           forwards the request took part in, refreshes included
+    forwards           forwards the request took part in, refreshes included, scoring of its prompt not
     refresh_forwards   those that recomputed its cached context
     rows               block states scored over all forwards
     drafted_tokens     positions that drafts filled beyond the policy's own state
@@ -71,6 +87,8 @@ class Figures:
     accepted_depths: tuple[int, ...]
     queue_seconds: float
     decode_seconds: float
+    scoring_forwards: int = 0  # forwards that scored its prompt
+    reused_tokens: int = 0  # prompt tokens whose keys and values an earlier request had computed
 
     @property
     def tokens_per_forward(self) -> float:
@@ -115,6 +133,7 @@ class Occupancy:
     running: int
     waiting: int
     cache_ratio: float
+    kept_slots: int = 0  # slots of finished contexts that later requests may reuse; given up when room is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +141,7 @@ class StepOutput:
     """Everything one engine step produced. `report` is None if no forward ran."""
 
     occupancy: Occupancy
+    prompts: list[PromptEvent] = field(default_factory=list)
     tokens: list[TokensEvent] = field(default_factory=list)
     canvases: list[CanvasEvent] = field(default_factory=list)
     finished: list[FinishedEvent] = field(default_factory=list)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from psd_core.batch import Batch, build_batch
-from psd_core.block import Candidates
+from psd_core.block import Candidates, TopTokens
 from psd_core.kvcache.store import KVStore
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.plan import Span, StepPlan
@@ -33,6 +33,8 @@ class Runner:
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> list[list[Candidates | None]]:
         """One forward. Per span, per row: its candidates, or None for a complete row, which was not computed."""
+        for copy in plan.copies:
+            self.store.copy(copy.source, copy.target, copy.length)
         batch = build_batch(plan, self.model.spec.is_shifted, self.model.dtype, self.model.device)
         hidden = self.model(batch, self.store)
         return _split(plan, self._score(hidden, batch, plan))
@@ -52,6 +54,10 @@ def _split(plan: StepPlan, scores: Scores) -> list[list[Candidates | None]]:
     token_ids, log_confidence = scores.token_ids.cpu().numpy(), scores.log_confidence.cpu().numpy()
     entropy = None if scores.entropy is None else scores.entropy.cpu().numpy()
     margin = None if scores.margin is None else scores.margin.cpu().numpy()
+    given = None if scores.given is None else scores.given.cpu().numpy()
+    top = None
+    if scores.top_ids is not None and scores.top_logprobs is not None:
+        top = TopTokens(scores.top_ids.cpu().numpy(), scores.top_logprobs.cpu().numpy())
     result: list[list[Candidates | None]] = []
     offset = 0
     for span in plan.spans:
@@ -69,6 +75,8 @@ def _split(plan: StepPlan, scores: Scores) -> list[list[Candidates | None]]:
                     _place(log_confidence, masked, source, size),
                     None if entropy is None else _place(entropy, masked, source, size),
                     None if margin is None else _place(margin, masked, source, size),
+                    None if given is None else _place(given, masked, source, size),
+                    None if top is None else _place_top(top, masked, source, size),
                 )
             )
             offset += masked.size
@@ -78,10 +86,14 @@ def _split(plan: StepPlan, scores: Scores) -> list[list[Candidates | None]]:
 
 
 def _place(values: np.ndarray, masked: np.ndarray, source: slice, size: int) -> np.ndarray:
-    """[size] array with `values[source]` at `masked` and 0 elsewhere."""
-    placed = np.zeros(size, values.dtype)
+    """[size, ...] array with `values[source]` at `masked` and 0 elsewhere."""
+    placed = np.zeros((size, *values.shape[1:]), values.dtype)
     placed[masked] = values[source]
     return placed
+
+
+def _place_top(top: TopTokens, masked: np.ndarray, source: slice, size: int) -> TopTokens:
+    return TopTokens(_place(top.token_ids, masked, source, size), _place(top.logprobs, masked, source, size))
 
 
 def describe(spans: tuple[Span, ...]) -> tuple[int, int]:

@@ -103,10 +103,12 @@ class Metrics:
         self._requests = counter("psd_requests", "Sequences that ended", "endpoint", "finish_reason")
         self._errors = counter("psd_request_errors", "Requests answered with an error", "code")
         self._cache_usage = gauge("psd_kv_cache_usage_ratio", "Used slots of the key-value arena")
+        self._kept_slots = gauge("psd_prefix_cache_slots", "Slots of finished contexts that later requests may reuse")
+        self._prefix_hits = counter("psd_prefix_cache_hit_tokens", "Prompt tokens that an earlier request had computed")
         self._restarts = counter("psd_worker_restarts", "Workers that died and were started again")
         self._load_seconds = gauge("psd_model_load_seconds", "Time that loading the model took")
         gauge("psd_build_info", "Version of the server", "version").labels(VERSION).set(1)
-        for phase in ("refresh", "denoise", "mixed"):
+        for phase in ("refresh", "denoise", "score", "mixed"):
             self._forwards.labels(phase)
             self._forward_seconds.labels(phase)
         for code in ERROR_CODES:
@@ -146,6 +148,7 @@ class Metrics:
         self._running.set(sum(entry.running for entry in entries))
         self._waiting.set(sum(entry.waiting for entry in entries))
         self._cache_usage.set(max((entry.cache_ratio for entry in entries), default=0.0))
+        self._kept_slots.set(sum(entry.kept_slots for entry in entries))
 
     def admitted(self, num_prompt_tokens: int) -> None:
         """A request was handed to the workers."""
@@ -167,6 +170,7 @@ class Metrics:
         if figures is None:
             return
         self._queue.observe(figures.queue_seconds)
+        self._prefix_hits.inc(figures.reused_tokens)
         decided = figures.generated_tokens + figures.discarded_tokens
         self._discarded_tokens.inc(max(decided - num_tokens, 0))
         if figures.forwards and reason in ("stop", "length"):

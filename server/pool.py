@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from psd_core.events import CanvasEvent, FinishedEvent, Occupancy, StepOutput, TokensEvent
+from psd_core.events import CanvasEvent, FinishedEvent, Occupancy, PromptEvent, StepOutput, TokensEvent
 from psd_core.request import Request
 from server.errors import ApiError, unavailable
 from server.messages import Add, Cancel, ModelFacts, Refused, Stepped, ToServer, WorkerConfig
@@ -37,7 +37,7 @@ class FailedEvent:
     error: ApiError
 
 
-Event = TokensEvent | CanvasEvent | FinishedEvent | FailedEvent
+Event = PromptEvent | TokensEvent | CanvasEvent | FinishedEvent | FailedEvent
 Sink = Callable[[Event], None]
 
 
@@ -194,7 +194,12 @@ class WorkerPool:
         for request_id in output.started:
             if entry := self._open.get(request_id):
                 entry.is_begun = True
-        events: list[TokensEvent | CanvasEvent | FinishedEvent] = [*output.tokens, *output.canvases, *output.finished]
+        events: list[PromptEvent | TokensEvent | CanvasEvent | FinishedEvent] = [
+            *output.prompts,
+            *output.tokens,
+            *output.canvases,
+            *output.finished,
+        ]
         for event in events:
             if entry := self._open.get(event.request_id):
                 if isinstance(event, FinishedEvent):

@@ -52,8 +52,9 @@ class Completions:
     chunk_object = "text_completion"
 
     def opening(self, choice: Choice) -> JsonObject | None:
-        """The prompt, if it is to be echoed."""
-        return self.part(choice.index, choice.echo, None) if choice.echo else None
+        """The prompt, if it is to be echoed; with log-probabilities it comes once these are known."""
+        is_ready = choice.echo and not choice.request.score_prompt
+        return self.part(choice.index, choice.echo, None) if is_ready else None
 
     def whole(self, index: int, text: str, logprobs: JsonObject | None, reason: str) -> JsonObject:
         """See Dialect."""
@@ -119,6 +120,11 @@ class Renderer:
         entry = self._dialect.opening(choice)
         return None if entry is None else self._chunk([self._with_ids(entry, choice.index, ())], 0)
 
+    def prompt(self, choice: Choice, tokens: Sequence[Token]) -> JsonObject:
+        """The first chunk of a choice whose prompt is echoed with log-probabilities."""
+        entry = self._dialect.part(choice.index, choice.echo, self._logprobs(tokens))
+        return self._chunk([self._with_ids(entry, choice.index, ())], 0)
+
     def part(self, index: int, text: str, tokens: Sequence[Token], num_tokens: int) -> JsonObject:
         """A chunk with text. num_tokens: returned so far, over all choices."""
         entry = self._dialect.part(index, text, self._logprobs(tokens))
@@ -150,12 +156,22 @@ class Renderer:
         }
         return self._chunk([], 0) | {"psd": {"canvas": shown}}
 
-    def whole(self, texts: Sequence[str], tokens: Sequence[Sequence[Token]], ends: Sequence[End]) -> JsonObject:
-        """The answer in one piece; the arguments are in the order of the choices."""
+    def whole(
+        self,
+        texts: Sequence[str],
+        tokens: Sequence[Sequence[Token]],
+        ends: Sequence[End],
+        kept: Sequence[int],
+        num_echoed: Sequence[int],
+    ) -> JsonObject:
+        """The answer in one piece. Sequences are in the order of the choices; `kept` ones are shown, in that order.
+
+        num_echoed   leading tokens of each choice that belong to its prompt
+        """
         choices: list[JsonObject] = []
-        for text, own, end in zip(texts, tokens, ends, strict=True):
-            entry = self._dialect.whole(end.index, text, self._logprobs(own), end.reason)
-            choices.append(self._with_ids(entry, end.index, own))
+        for shown, index in enumerate(kept):
+            entry = self._dialect.whole(shown, texts[index], self._logprobs(tokens[index]), ends[index].reason)
+            choices.append(self._with_ids(entry, index, tokens[index][num_echoed[index] :]))
         return self._object(self._dialect.whole_object, choices) | self._totals(ends)
 
     def _totals(self, ends: Sequence[End]) -> JsonObject:

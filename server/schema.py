@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 
-from psd_core.request import SEED_HIGH, SEED_LOW
+from psd_core.request import MAX_TOP_LOGPROBS, SEED_HIGH, SEED_LOW
 from server.body import JsonObject
 from server.errors import ApiError, invalid
 from server.fields import Bool, Fields, Int, Number, Text
@@ -16,6 +16,7 @@ from server.unsupported import CHAT_NEUTRAL, COMPLETION_NEUTRAL, refuse_unsuppor
 
 Prompt = str | list[int]
 MAX_NAME_CHARS: Final = 100
+MAX_ID_DIGITS: Final = 10
 ROLES: Final = ("system", "developer", "user", "assistant")
 
 
@@ -43,6 +44,22 @@ def _stops(value: object) -> tuple[str, ...]:
     if "" in entries:
         raise ValueError("must not hold an empty string")
     return tuple(entries)
+
+
+def _bias(value: object) -> tuple[tuple[int, float], ...]:
+    """{"token id": bias} as pairs, ascending by id."""
+    if not isinstance(value, dict):
+        raise ValueError("must be an object from token ids to numbers")
+    pairs: list[tuple[int, float]] = []
+    for key, bias in value.items():
+        if not isinstance(key, str) or not key.isascii() or not key.isdigit() or len(key) > MAX_ID_DIGITS:
+            raise ValueError(f"has a key that is not a token id: {str(key)[:40]!r}")
+        if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
+            raise ValueError(f"must map to numbers between -100 and 100, got {str(bias)[:40]} for token {key}")
+        pairs.append((int(key), float(bias)))
+    if len({token_id for token_id, _ in pairs}) < len(pairs):
+        raise ValueError("names a token twice")
+    return tuple(sorted(pairs))
 
 
 def _content(value: object) -> str:
@@ -73,6 +90,11 @@ _PARTS: Final[JsonObject] = {"type": "array", "items": {"type": "object"}}
 
 Prompts = Annotated[list[Prompt], PlainValidator(_prompts), _schema(_STRING, _STRINGS, _IDS, _ID_LISTS)]
 Stops = Annotated[tuple[str, ...], PlainValidator(_stops), _schema(_STRING, _STRINGS)]
+Bias = Annotated[
+    tuple[tuple[int, float], ...],
+    PlainValidator(_bias),
+    _schema({"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}),
+]
 Content = Annotated[str, PlainValidator(_content), _schema(_STRING, _PARTS)]
 
 
@@ -122,6 +144,11 @@ class GenerationFields(Fields):
     temperature: Number = Field(0.0, ge=0.0, le=2.0)
     top_p: Number = Field(1.0, gt=0.0, le=1.0)
     top_k: Int = Field(0, ge=-1, le=2**31)
+    min_p: Number = Field(0.0, ge=0.0, le=1.0)
+    presence_penalty: Number = Field(0.0, ge=-2.0, le=2.0)
+    frequency_penalty: Number = Field(0.0, ge=-2.0, le=2.0)
+    repetition_penalty: Number = Field(1.0, gt=0.0, le=2.0)
+    logit_bias: Bias = ()
     min_tokens: Int = Field(0, ge=0, le=2**31)
     stop_token_ids: Annotated[tuple[Int, ...], BeforeValidator(lambda value: _id_tuple(value))] = ()
     ignore_eos: Bool = False
@@ -143,8 +170,11 @@ class CompletionRequest(GenerationFields):
     """POST /v1/completions."""
 
     prompt: Prompts
+    suffix: Text | None = None
+    max_tokens: Int | None = Field(None, ge=0, le=2**31)
+    best_of: Int | None = Field(None, ge=1, le=MAX_N)
     echo: Bool = False
-    logprobs: Int | None = Field(None, ge=0, le=5)
+    logprobs: Int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
 
 
 class ChatMessage(Fields):
@@ -162,7 +192,7 @@ class ChatRequest(GenerationFields):
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: Int | None = Field(None, ge=1, le=2**31)
     logprobs: Bool = False
-    top_logprobs: Int = Field(0, ge=0, le=20)
+    top_logprobs: Int = Field(0, ge=0, le=MAX_TOP_LOGPROBS)
 
 
 Body = TypeVar("Body", bound=Fields)
@@ -177,6 +207,11 @@ def parse_completion(body: JsonObject) -> CompletionRequest:
     for index, prompt in enumerate(request.prompt):
         if not prompt:
             raise invalid("prompt", f"prompt {index} is empty")
+    if request.best_of is not None:
+        if request.best_of < request.n:
+            raise invalid("best_of", f"best_of must be at least n ({request.n}), got {request.best_of}")
+        if request.stream and request.best_of > request.n:
+            raise invalid("best_of", f"best_of ({request.best_of}) above n ({request.n}) cannot be streamed")
     return request
 
 

@@ -14,7 +14,8 @@ from starlette.responses import JSONResponse, Response
 from server.admission import Admission, Job
 from server.body import JsonObject, read_json
 from server.disconnect import until_disconnect
-from server.generation import Canvas, Delta, End, Generation, Token
+from server.generation import Canvas, Delta, End, Generation, Prompt, Token
+from server.ranking import keep_best
 from server.render import Dialect, Renderer
 from server.sse import EventStream
 from server.state import AppState, state_of
@@ -85,16 +86,23 @@ async def _whole(generation: Generation, renderer: Renderer, timeout_seconds: fl
     choices = generation.job.choices
     texts = {choice.index: [choice.echo] for choice in choices}
     tokens: dict[int, list[Token]] = {choice.index: [] for choice in choices}
+    num_echoed = dict.fromkeys(texts, 0)
     async with aclosing(generation.updates(timeout_seconds)) as updates:
         async for update in updates:
-            if isinstance(update, Delta):
+            if isinstance(update, Prompt):
+                tokens[update.index] += update.tokens
+                num_echoed[update.index] = len(update.tokens)
+            elif isinstance(update, Delta):
                 texts[update.index].append(update.text)
                 tokens[update.index] += update.tokens
     indices = [choice.index for choice in choices]
+    generated = [tokens[index][num_echoed[index] :] for index in indices]
     return renderer.whole(
         ["".join(texts[index]) for index in indices],
         [tokens[index] for index in indices],
         [generation.ends[index] for index in indices],
+        keep_best(generated, generation.job.num_choices, generation.job.num_returned),
+        [num_echoed[index] for index in indices],
     )
 
 
@@ -110,6 +118,8 @@ async def _chunks(
     async with aclosing(generation.updates(timeout_seconds)) as updates:
         async for update in updates:
             match update:
+                case Prompt(index, tokens):
+                    yield renderer.prompt(generation.job.choices[index], tokens)
                 case Delta(index, text, tokens):
                     pending[index] += tokens
                     if text:

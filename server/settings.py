@@ -141,6 +141,7 @@ def _build(values: Mapping[str, object]) -> Settings:
             max_num_batched_tokens=cast(int, values["max_num_batched_tokens"]),
             max_model_len=cast("int | None", values["max_model_len"]),
             max_cache_tokens=cast("int | None", values["max_cache_tokens"]),
+            prefix_cache=cast("bool", values["prefix_cache"]),
         ),
         requests=RequestSettings(
             decoder=_decoder(values),

@@ -15,12 +15,7 @@ from server.errors import unsupported
 Neutral = tuple[object, ...]
 
 _COMMON: Final[Mapping[str, Neutral]] = {
-    "logit_bias": ({},),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "min_p": (0,),
     "typical_p": (1,),
     "use_beam_search": (False,),
     "bad_words": ([],),
@@ -44,11 +39,7 @@ _COMMON: Final[Mapping[str, Neutral]] = {
     "return_tokens_as_token_ids": (False,),
 }
 
-COMPLETION_NEUTRAL: Final[Mapping[str, Neutral]] = {
-    **_COMMON,
-    "suffix": ("",),
-    "best_of": (1,),
-}
+COMPLETION_NEUTRAL: Final[Mapping[str, Neutral]] = _COMMON
 
 CHAT_NEUTRAL: Final[Mapping[str, Neutral]] = {
     **_COMMON,
