@@ -104,8 +104,9 @@ def check(request: Request, limits: Limits) -> None:
     if total > limits.max_model_len:
         rounded = f", rounded up to {num_canvas} in blocks of {decoder.block_length}" if not num_suffix else ""
         suffix = f" plus suffix ({num_suffix} tokens)" if num_suffix else ""
+        too_long = "max_tokens" if num_prompt < limits.max_model_len else "prompt"
         raise ContextError(
-            "max_tokens" if num_prompt < limits.max_model_len else "prompt",
+            "suffix" if num_suffix > num_prompt and num_prompt + num_suffix >= limits.max_model_len else too_long,
             f"prompt ({num_prompt} tokens) plus max_tokens ({request.max_tokens}{rounded}){suffix} is {total} tokens; "
             f"the context limit is {limits.max_model_len} tokens",
         )

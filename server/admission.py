@@ -186,7 +186,7 @@ class Admission:
         self.check_length("prompt", len(prompt))
         return self.tokenizer.encode_text(prompt)
 
-    def _suffix_ids(self, suffix: str | None) -> tuple[int, ...]:
+    def _suffix_ids(self, suffix: str) -> tuple[int, ...]:
         if not suffix:
             return ()
         self.check_length("suffix", len(suffix))

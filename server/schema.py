@@ -170,7 +170,7 @@ class CompletionRequest(GenerationFields):
     """POST /v1/completions."""
 
     prompt: Prompts
-    suffix: Text | None = None
+    suffix: Text = ""
     max_tokens: Int | None = Field(None, ge=0, le=2**31)
     best_of: Int | None = Field(None, ge=1, le=MAX_N)
     echo: Bool = False
