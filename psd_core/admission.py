@@ -54,7 +54,7 @@ def num_slots(request: Request, is_block_causal: bool) -> int:
         return 0
     num_prompt = len(request.prompt_ids)
     num_canvas = num_canvas_tokens(request, is_block_causal) + len(request.suffix_ids)
-    num_rows = 1 + decoder.draft_depth
+    num_rows = 1 + decoder.num_guesses
     if decoder.cache == "prefix":
         return num_prompt + num_rows * (num_canvas + 1)
     return num_prompt + num_canvas + num_rows * (decoder.block_length + 1)
@@ -114,6 +114,6 @@ def check(request: Request, limits: Limits) -> None:
     if slots > limits.max_cache_tokens:
         raise ContextError(
             "max_tokens",
-            f"the request needs {slots} cache slots (context plus {1 + decoder.draft_depth} draft rows); "
+            f"the request needs {slots} cache slots (context plus {1 + decoder.num_guesses} rows); "
             f"the cache holds {limits.max_cache_tokens}",
         )

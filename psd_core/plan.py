@@ -12,7 +12,7 @@ from psd_core.kvcache.modes import Window, denoise_window, refresh_window
 from psd_core.kvcache.prefixes import SlotCopy
 from psd_core.request import Request
 from psd_core.sequence import Sequence
-from psd_core.speculation import draft_chain
+from psd_core.speculation import branch_out, draft_chain
 
 SpanPhase = Literal["refresh", "denoise", "score"]
 
@@ -24,8 +24,9 @@ _NOTHING: Final[IntArray] = np.zeros(0, np.int64)
 class Span:
     """What one sequence contributes to one forward.
 
-    A complete row is never computed: it needs no logits, and its parent judges it. Rows are nested, so only the
-    last one can be complete; `token_ids` then has one row less than `rows`. All positions are absolute.
+    A complete row is never computed: it needs no logits, and its parent judges it. Drafts are nested and branches never
+    complete, so only the last row can be complete; `token_ids` then has one row less than `rows`. All positions are
+    absolute.
     """
 
     request: Request
@@ -69,16 +70,19 @@ def next_window(sequence: Sequence, is_shifted: bool) -> tuple[SpanPhase, Window
 
 
 def draft_limit(sequence: Sequence) -> int:
-    """Drafts the next span may carry: none before the block has candidates."""
-    return 0 if sequence.candidates is None else sequence.request.decoder.draft_depth
+    """Drafts or branches the next span may carry: none before the block has candidates."""
+    return 0 if sequence.candidates is None else sequence.request.decoder.num_guesses
 
 
 def make_span(sequence: Sequence, depth: int, mask_id: int, is_shifted: bool) -> Span:
     """The next span of `sequence`, with at most `depth` drafts."""
     rows = [sequence.state]
     if sequence.candidates is not None:
-        increment = sequence.request.decoder.draft_increment
-        rows += draft_chain(sequence.state, sequence.candidates, sequence.policy, depth, increment)
+        decoder = sequence.request.decoder
+        if decoder.policy == "lopa":
+            rows += branch_out(sequence.state, sequence.candidates, sequence.policy, depth)
+        else:
+            rows += draft_chain(sequence.state, sequence.candidates, sequence.policy, depth, decoder.draft_increment)
     phase, window = next_window(sequence, is_shifted)
     computed = rows[:-1] if rows[-1].is_complete else rows
     return Span(

@@ -125,7 +125,7 @@ class Scheduler:
                     break
                 continue
             depth = draft_limit(sequence)
-            lowest = 0 if sequence.request.decoder.acceptance == "exact" else depth
+            lowest = 0 if sequence.request.decoder.may_shed else depth
             _, window = next_window(sequence, self._is_shifted)
             width = window.stop - window.start
             depth = max(lowest, min(depth, budget // width - 1))

@@ -77,7 +77,7 @@ class Sequence:
         self.rows = 0
         self.drafted_tokens = 0
         self.accepted_tokens = 0
-        self.accepted_depths = [0] * (request.decoder.draft_depth + 1)
+        self.accepted_depths = [0] * (request.decoder.num_guesses + 1)
 
     @property
     def block_stop(self) -> int:
@@ -115,10 +115,13 @@ class Sequence:
 
         rows, candidates, path as in `speculation.verify.accept`. A block that completes makes way for the next.
         """
+        is_branch = self.request.decoder.policy == "lopa"
         for parent, child in pairwise(path):
-            scored = candidates[parent]
+            # A draft's tokens were judged by its parent; nobody judged those of a branch.
+            scored = self.candidates if is_branch else candidates[parent]
             assert scored is not None
-            self._record(rows[child], rows[child].filled_since(rows[parent]), scored, depth=child)
+            filled = rows[child].filled_since(rows[parent])
+            self._record(rows[child], filled, scored, depth=1 if is_branch else child)
         state, scored = rows[path[-1]], candidates[path[-1]]
         if scored is not None:
             chosen = self.policy.select(state, scored)

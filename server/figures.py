@@ -18,6 +18,7 @@ POLICY_SETTINGS: Final[Mapping[PolicyName, tuple[str, ...]]] = {
     "entropy": ("gamma",),
     "margin": ("threshold",),
     "localleap": ("threshold", "relaxed_threshold", "window"),
+    "lopa": ("threshold", "branches"),
 }
 
 

@@ -135,6 +135,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("gamma", number(0, 1000), _DECODER.gamma, "default entropy bound of the entropy policy, in nats"),
     Flag("relaxed_threshold", number(0, 1), _DECODER.relaxed_threshold, "default confidence of localleap, nearby"),
     Flag("window", whole(0, 1024), _DECODER.window, "default positions that count as near for localleap"),
+    Flag("branches", whole(1, 32), _DECODER.branches, "default branches of lopa"),
     Flag("block_length", whole(1, 1024), None, "default positions denoised together; absent: the model's own, or 32"),
     Flag("draft_depth", whole(0, 32), _DECODER.draft_depth, "default number of drafted states; 0 drafts nothing"),
     Flag("draft_increment", draft_increment, _DECODER.draft_increment, "default positions per draft, or policy"),

@@ -110,6 +110,7 @@ class PsdFields(Fields):
     gamma: Number | None = None
     relaxed_threshold: Number | None = None
     window: Int | None = None
+    branches: Int | None = None
     block_length: Int | None = None
     draft_depth: Int | None = None
     draft_increment: Annotated[int | str | None, BeforeValidator(lambda value: _increment(value))] = None

@@ -200,6 +200,7 @@ def _decoder(values: Mapping[str, object]) -> DecoderConfig:
             gamma=cast(float, values["gamma"]),
             relaxed_threshold=cast(float, values["relaxed_threshold"]),
             window=cast(int, values["window"]),
+            branches=cast(int, values["branches"]),
             block_length=cast(int, values["block_length"] or default.block_length),
             draft_depth=cast(int, values["draft_depth"]),
             draft_increment=cast(DraftIncrement, values["draft_increment"]),

@@ -88,6 +88,7 @@ def decoders(
         gamma=draw(st.sampled_from([0.0, 0.1, 1.0, 6.0])),
         relaxed_threshold=draw(st.sampled_from([0.1, 0.3, 0.75])),
         window=draw(st.integers(0, 4)),
+        branches=draw(st.integers(1, 6)),
         block_length=block_length or draw(st.sampled_from([1, 3, 4, 8])),
         draft_depth=draw(st.integers(0, 7)),
         draft_increment=draw(st.sampled_from([1, 1, 2, 3, "policy"])),
