@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from psd_core.admission import num_slots
 from psd_core.config import EngineConfig
@@ -18,9 +19,19 @@ from psd_core.errors import RequestError
 from psd_core.events import CanvasEvent, EngineFinishReason, FinishedEvent, Occupancy, TokensEvent
 from psd_core.kvcache.slots import SlotAllocator
 from psd_core.models.spec import ModelSpec
-from psd_core.plan import Span, StepPlan, draft_limit, make_span, next_window
+from psd_core.plan import StepPlan, draft_limit, make_span, next_window
 from psd_core.request import Request
 from psd_core.sequence import Sequence
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one sequence gets of a forward while it is being filled."""
+
+    sequence: Sequence
+    width: int
+    depth: int  # drafts it has
+    most: int  # drafts it may have
 
 
 class Scheduler:
@@ -68,33 +79,44 @@ class Scheduler:
             cache_ratio=self._slots.num_used / total if total else 0.0,
         )
 
-    def plan(self) -> StepPlan:
-        """Start what can start, then fill the next forward up to the token budget.
+    def plan(self, budget: int) -> StepPlan:
+        """Start what can start, then fill the next forward with up to `budget` query tokens. Changes no sequence.
 
         Whoever waited longest comes first and always gets its span, alone if it is larger than the budget; so every
         running sequence is served within as many forwards as there are running sequences. Where room is short,
         drafts are shed before sequences are, but only if that cannot change the tokens (`exact`).
         """
         self._start_waiting()
-        self._step += 1
-        budget = self._config.max_num_batched_tokens
-        spans: list[Span] = []
+        return StepPlan(
+            tuple(
+                make_span(share.sequence, share.depth, self._mask_id, self._is_shifted)
+                for share in self._shares(budget)
+            )
+        )
+
+    def _shares(self, budget: int) -> list[_Share]:
+        """Who takes part and with how many drafts: everybody's own state first, then drafts level by level."""
+        shares: list[_Share] = []
         # sorted() is stable: among equals the longest-running comes first.
         for sequence in sorted(self._running.values(), key=lambda sequence: sequence.last_scheduled_step):
-            depth = draft_limit(sequence)
-            lowest = 0 if sequence.request.decoder.acceptance == "exact" else depth
+            most = draft_limit(sequence)
+            depth = 0 if sequence.request.decoder.acceptance == "exact" else most
             _, window = next_window(sequence, self._is_shifted)
             width = window.stop - window.start
-            depth = max(lowest, min(depth, budget // width - 1))
-            if spans and (1 + depth) * width > budget:
+            if shares and (1 + depth) * width > budget:
                 continue
-            span = make_span(sequence, depth, self._mask_id, self._is_shifted)
-            sequence.last_scheduled_step = self._step
-            spans.append(span)
-            budget -= span.num_tokens
-            if budget <= 0:
-                break
-        return StepPlan(tuple(spans))
+            shares.append(_Share(sequence, width, depth, most))
+            budget -= (1 + depth) * width
+        growing = [share for share in shares if share.depth < share.most]
+        while growing:
+            for share in growing:
+                if share.width <= budget:
+                    share.depth += 1
+                    budget -= share.width
+                else:
+                    share.most = share.depth
+            growing = [share for share in growing if share.depth < share.most]
+        return shares
 
     def apply(
         self, decisions: Iterable[Decision], started_seconds: float, now_seconds: float
@@ -103,8 +125,10 @@ class Scheduler:
         tokens: list[TokensEvent] = []
         canvases: list[CanvasEvent] = []
         finished: list[FinishedEvent] = []
+        self._step += 1
         for decision in decisions:
             sequence = self._running[decision.span.request.request_id]
+            sequence.last_scheduled_step = self._step
             _count(sequence, decision, started_seconds)
             sequence.advance(decision.span.rows, decision.candidates, decision.path)
             if sequence.request.watch:
@@ -116,6 +140,11 @@ class Scheduler:
                 reason: EngineFinishReason = "length" if stop_id is None else "stop"
                 finished.append(self._finish(sequence, reason, stop_id, num_tokens, now_seconds))
         return tokens, canvases, finished
+
+    def give_up(self, request_id: str, now_seconds: float) -> FinishedEvent:
+        """End a running sequence for which the memory does not suffice even alone."""
+        sequence = self._running[request_id]
+        return self._finish(sequence, "out_of_memory", None, sequence.num_reported, now_seconds)
 
     def check_integrity(self) -> None:
         """Assert that exactly the running sequences hold cache slots, and that none is lost."""
