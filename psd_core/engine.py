@@ -15,26 +15,34 @@ from collections.abc import Callable
 from psd_core.admission import Limits, check
 from psd_core.config import EngineConfig
 from psd_core.decide import Decision, decide
-from psd_core.errors import ConfigError
-from psd_core.events import Phase, StepOutput, StepReport
+from psd_core.errors import ConfigError, OutOfMemoryError
+from psd_core.events import FinishedEvent, Phase, StepOutput, StepReport
 from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES, BLOCK_CAUSAL_CACHES
 from psd_core.kvcache.store import affordable_slots
 from psd_core.models.layers import DiffusionDecoder
-from psd_core.plan import StepPlan
+from psd_core.plan import Span, StepPlan
 from psd_core.request import Request
 from psd_core.runner import Runner, describe
 from psd_core.scheduler import Scheduler
 
 DEFAULT_MAX_CACHE_TOKENS = 2**18
+BUDGET_GROWTH = 32  # a budget halved for want of memory grows by a 32nd per forward: doubled again after 23
 
 
 class Engine:
     """One model and the requests it is working on. Not thread-safe: one owner calls it."""
 
     def __init__(
-        self, model: DiffusionDecoder, config: EngineConfig, clock: Callable[[], float] = time.monotonic
+        self,
+        model: DiffusionDecoder,
+        config: EngineConfig,
+        clock: Callable[[], float] = time.monotonic,
+        on_begin: Callable[[list[str]], object] = lambda request_ids: None,
     ) -> None:
-        """clock: seconds, monotonic. ConfigError if a limit exceeds what the model allows."""
+        """clock: seconds, monotonic. ConfigError if a limit exceeds what the model allows.
+
+        on_begin: told the ids of requests whose first forward is about to run, since it may be the process's last.
+        """
         spec = model.spec
         max_model_len = spec.max_positions if config.max_model_len is None else config.max_model_len
         if max_model_len > spec.max_positions:
@@ -50,6 +58,8 @@ class Engine:
         caches = BIDIRECTIONAL_CACHES if spec.block_length is None else BLOCK_CAUSAL_CACHES
         self.limits = Limits(max_model_len, spec.vocab_size, num_slots, spec.block_length, caches)
         self._clock = clock
+        self._on_begin = on_begin
+        self._max_budget = self._budget = config.max_num_batched_tokens
         banned_ids = tuple(sorted({spec.mask_id, *config.undefined_ids}))
         self._scheduler = Scheduler(config, num_slots, spec)
         self._runner = Runner(model, num_slots, config.max_logit_rows, banned_ids)
@@ -71,28 +81,61 @@ class Engine:
     def step(self) -> StepOutput:
         """One forward over everything that runs: plan, forward, decide, apply."""
         started = self._clock()
-        ended_before = self._scheduler.cancel(self._cancelled, started)
+        ended_early = self._scheduler.cancel(self._cancelled, started)
         self._cancelled = []
-        ended_before += self._scheduler.end_empty(started)
-        plan = self._scheduler.plan()
-        if not plan.spans:
-            return StepOutput(occupancy=self._scheduler.occupancy, finished=ended_before)
-        decisions = decide(plan, self._runner.run(plan))
+        ended_early += self._scheduler.end_empty(started)
+        out_of_memory = 0
+        while True:
+            plan = self._scheduler.plan(self._budget)
+            if not plan.spans:
+                return StepOutput(self._scheduler.occupancy, finished=ended_early, out_of_memory=out_of_memory)
+            self._runner.copy(self._scheduler.take_copies())
+            try:
+                decisions = self._forward(plan)
+                break
+            except OutOfMemoryError:
+                out_of_memory += 1
+                ended_early += self._shrink(plan)
         ended = self._clock()
+        self._budget = min(self._max_budget, self._budget + self._budget // BUDGET_GROWTH + 1)
         outcome = self._scheduler.apply(decisions, started, ended)
         return StepOutput(
             occupancy=self._scheduler.occupancy,
             prompts=outcome.prompts,
             tokens=outcome.tokens,
             canvases=outcome.canvases,
-            finished=ended_before + outcome.finished,
-            started=[span.request.request_id for span in plan.spans if span.is_first],
+            finished=ended_early + outcome.finished,
             report=_report(plan, decisions, ended - started),
+            out_of_memory=out_of_memory,
         )
+
+    def _forward(self, plan: StepPlan) -> list[Decision]:
+        begun = [span.request.request_id for span in plan.spans if span.is_first]
+        if begun:
+            self._on_begin(begun)
+        return decide(plan, self._runner.run(plan))
+
+    def _shrink(self, plan: StepPlan) -> list[FinishedEvent]:
+        """After a forward that did not fit: halve the next one, or end the one request that cannot be made smaller.
+
+        As long as there are drafts to shed, every sequence keeps its place.
+        """
+        num_tokens = sum(span.num_tokens for span in plan.spans)
+        num_bare = sum(_num_bare_tokens(span) for span in plan.spans)
+        self._budget = max(1, num_tokens // 2, num_bare if num_bare < num_tokens else 0)
+        if sum(span.num_tokens for span in self._scheduler.plan(self._budget).spans) < num_tokens:
+            return []
+        return [self._scheduler.give_up(plan.spans[0].request.request_id, self._clock())]
 
     def check_integrity(self) -> None:
         """Assert that cache slots and sequences agree."""
         self._scheduler.check_integrity()
+
+
+def _num_bare_tokens(span: Span) -> int:
+    """Query tokens of the span once every row that may be shed is shed."""
+    num_rows, width = span.token_ids.shape
+    return int(width if span.phase == "score" or span.request.decoder.may_shed else num_rows * width)
 
 
 def _report(plan: StepPlan, decisions: list[Decision], seconds: float) -> StepReport:

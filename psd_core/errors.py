@@ -4,7 +4,8 @@ PsdError
 ├── ConfigError          a setting is out of range or two settings do not fit each other
 ├── RequestError         a request cannot be served; names the field, the limit and the given value
 │   └── ContextError     prompt plus canvas does not fit the context
-└── CheckpointError      a checkpoint folder cannot be loaded; names the file, key or tensor
+├── CheckpointError      a checkpoint folder cannot be loaded; names the file, key or tensor
+└── OutOfMemoryError     a forward did not fit the memory; the engine tries a smaller one
 """
 
 from __future__ import annotations
@@ -42,3 +43,7 @@ class ContextError(RequestError):
 
 class CheckpointError(PsdError):
     """A checkpoint folder is missing, incomplete or of an unknown architecture."""
+
+
+class OutOfMemoryError(PsdError):
+    """A forward did not fit the device's memory. No sequence was changed: a smaller plan may run instead."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-EngineFinishReason = Literal["stop", "length", "cancelled"]
+EngineFinishReason = Literal["stop", "length", "cancelled", "out_of_memory"]
 Phase = Literal["refresh", "denoise", "score", "mixed"]
 TopEntries = tuple[tuple[int, float], ...]  # (token id, log-probability), most probable first
 
@@ -104,7 +104,10 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class FinishedEvent:
-    """The one terminal event of a request. `stop_id` is the id that ended it, if one did."""
+    """The one terminal event of a request. `stop_id` is the id that ended it, if one did.
+
+    out_of_memory: not even a forward with this request alone and without drafts fits the memory.
+    """
 
     request_id: str
     reason: EngineFinishReason
@@ -145,5 +148,5 @@ class StepOutput:
     tokens: list[TokensEvent] = field(default_factory=list)
     canvases: list[CanvasEvent] = field(default_factory=list)
     finished: list[FinishedEvent] = field(default_factory=list)
-    started: list[str] = field(default_factory=list)  # ids of requests whose first forward this was
     report: StepReport | None = None
+    out_of_memory: int = 0  # forwards that did not fit the memory and were tried again smaller

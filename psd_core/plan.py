@@ -9,7 +9,6 @@ import numpy as np
 
 from psd_core.block import BlockState, IntArray
 from psd_core.kvcache.modes import Window, denoise_window, refresh_window
-from psd_core.kvcache.prefixes import SlotCopy
 from psd_core.request import Request
 from psd_core.sequence import Sequence
 from psd_core.speculation import branch_out, draft_chain
@@ -53,10 +52,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The spans that share one forward; empty if nothing is to be done. `copies` are made before it, in order."""
+    """The spans that share one forward; empty if nothing is to be done."""
 
     spans: tuple[Span, ...]
-    copies: tuple[SlotCopy, ...] = ()
 
 
 def next_window(sequence: Sequence, is_shifted: bool) -> tuple[SpanPhase, Window]:
@@ -99,16 +97,15 @@ def make_span(sequence: Sequence, depth: int, mask_id: int, is_shifted: bool) ->
     )
 
 
-def make_scoring_span(sequence: Sequence, max_tokens: int, mask_id: int) -> Span:
-    """A span that scores the next prompt tokens: one row per token, at most `max_tokens` query tokens, at least a row.
+def make_scoring_span(sequence: Sequence, num_rows: int, mask_id: int) -> Span:
+    """A span that scores the next prompt tokens: one row per token, at most as many as are left.
 
     The row of position i shows the prompt up to i - 1 and masks behind. As a block state it has everything decided but
     position i: what is "decided" behind it is the mask itself.
     """
     prompt = np.asarray(sequence.request.prompt_ids, np.int64)
-    num_rows = min(sequence.num_prompt - sequence.num_scored, max(1, max_tokens // sequence.num_prompt))
     rows: list[BlockState] = []
-    for position in range(sequence.num_scored, sequence.num_scored + num_rows):
+    for position in range(sequence.num_scored, min(sequence.num_prompt, sequence.num_scored + num_rows)):
         is_before = np.arange(prompt.size) < position
         rows.append(BlockState(np.where(is_before, prompt, mask_id), np.arange(prompt.size) != position))
     return Span(

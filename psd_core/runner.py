@@ -5,16 +5,23 @@ This file synchronises with the device, once per step: when the candidates are r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from psd_core.batch import Batch, build_batch
 from psd_core.block import Candidates, TopTokens
+from psd_core.errors import OutOfMemoryError
+from psd_core.kvcache.prefixes import SlotCopy
 from psd_core.kvcache.store import KVStore
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.plan import Span, StepPlan
 from psd_core.scoring import Scores, choose, join, scored_rows
+
+CPU_ALLOCATOR_WORDS: Final = ("DefaultCPUAllocator: ", "not enough memory: ")
 
 
 class Runner:
@@ -31,10 +38,31 @@ class Runner:
         self._banned = torch.tensor(banned_ids, dtype=torch.int64, device=model.device)
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> list[list[Candidates | None]]:
-        """One forward. Per span, per row: its candidates, or None for a complete row, which was not computed."""
-        for copy in plan.copies:
+    def copy(self, copies: Sequence[SlotCopy]) -> None:
+        """Copy keys and values within the arena, one after the other."""
+        for copy in copies:
             self.store.copy(copy.source, copy.target, copy.length)
+
+    def run(self, plan: StepPlan) -> list[list[Candidates | None]]:
+        """One forward. Per span, per row: its candidates, or None for a complete row, which was not computed.
+
+        OutOfMemoryError if it does not fit; what it wrote to the cache by then is written again by the next forward.
+        """
+        try:
+            return self._run(plan)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            reason = str(error)
+        except RuntimeError as error:  # a CPU's allocator has no error class of its own
+            if not any(words in str(error) for words in CPU_ALLOCATOR_WORDS):
+                raise
+            reason = str(error)
+        # Outside the except clause: the traceback would keep the failed forward's tensors alive.
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
+        raise OutOfMemoryError(reason)
+
+    @torch.inference_mode()
+    def _run(self, plan: StepPlan) -> list[list[Candidates | None]]:
         batch = build_batch(plan, self.model.spec.is_shifted, self.model.dtype, self.model.device)
         hidden = self.model(batch, self.store)
         return _split(plan, self._score(hidden, batch, plan))

@@ -45,6 +45,16 @@ class Outcome:
     finished: list[FinishedEvent] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Share:
+    """What one sequence gets of a forward while it is being filled."""
+
+    sequence: Sequence
+    width: int
+    depth: int  # rows it has beside the first: drafts, branches, or prompt tokens to score
+    most: int  # of them it may have
+
+
 class Scheduler:
     """Waiting and running sequences and their cache slots. Owns every `Sequence`."""
 
@@ -56,6 +66,7 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._running: dict[str, Sequence] = {}
         self._slots = SlotAllocator(num_cache_slots)
+        self._copies: list[SlotCopy] = []
         self._prefixes = PrefixCache(spec.block_length) if config.prefix_cache and spec.block_length else None
         self._step = 0
 
@@ -101,49 +112,63 @@ class Scheduler:
     def _num_kept(self) -> int:
         return self._prefixes.num_slots if self._prefixes else 0
 
-    def plan(self) -> StepPlan:
-        """Start what can start, then fill the next forward up to the token budget.
+    def plan(self, budget: int) -> StepPlan:
+        """Start what can start, then fill the next forward with up to `budget` query tokens. Changes no sequence.
 
         Whoever waited longest comes first and always gets its span, alone if it is larger than the budget; so every
         running sequence is served within as many forwards as there are running sequences. Where room is short,
         drafts are shed before sequences are, but only if that cannot change the tokens (`exact`).
         """
-        copies = self._start_waiting()
-        self._step += 1
-        budget = self._config.max_num_batched_tokens
-        spans: list[Span] = []
+        self._start_waiting()
+        return StepPlan(tuple(self._span(share) for share in self._shares(budget)))
+
+    def take_copies(self) -> list[SlotCopy]:
+        """What must be copied, in this order and once, before the next forward."""
+        copies, self._copies = self._copies, []
+        return copies
+
+    def _span(self, share: _Share) -> Span:
+        if share.sequence.is_scoring:
+            return make_scoring_span(share.sequence, 1 + share.depth, self._mask_id)
+        return make_span(share.sequence, share.depth, self._mask_id, self._is_shifted)
+
+    def _shares(self, budget: int) -> list[_Share]:
+        """Who takes part and with how many more rows: everybody's first row, then further ones level by level."""
+        shares: list[_Share] = []
         # sorted() is stable: among equals the longest-running comes first.
         for sequence in sorted(self._running.values(), key=lambda sequence: sequence.last_scheduled_step):
             if sequence.is_scoring:
-                span = make_scoring_span(sequence, self._config.max_num_batched_tokens // SCORING_SHARE, self._mask_id)
-                if spans and span.num_tokens > budget:
-                    continue
-                sequence.last_scheduled_step = self._step
-                spans.append(span)
-                budget -= span.num_tokens
-                if budget <= 0:
-                    break
+                width = sequence.num_prompt
+                room = self._config.max_num_batched_tokens // SCORING_SHARE // width
+                most = max(1, min(sequence.num_prompt - sequence.num_scored, room)) - 1
+                depth = 0
+            else:
+                most = draft_limit(sequence)
+                depth = 0 if sequence.request.decoder.may_shed else most
+                _, window = next_window(sequence, self._is_shifted)
+                width = window.stop - window.start
+            if shares and (1 + depth) * width > budget:
                 continue
-            depth = draft_limit(sequence)
-            lowest = 0 if sequence.request.decoder.may_shed else depth
-            _, window = next_window(sequence, self._is_shifted)
-            width = window.stop - window.start
-            depth = max(lowest, min(depth, budget // width - 1))
-            if spans and (1 + depth) * width > budget:
-                continue
-            span = make_span(sequence, depth, self._mask_id, self._is_shifted)
-            sequence.last_scheduled_step = self._step
-            spans.append(span)
-            budget -= span.num_tokens
-            if budget <= 0:
-                break
-        return StepPlan(tuple(spans), tuple(copies))
+            shares.append(_Share(sequence, width, depth, most))
+            budget -= (1 + depth) * width
+        growing = [share for share in shares if share.depth < share.most]
+        while growing:
+            for share in growing:
+                if share.width <= budget:
+                    share.depth += 1
+                    budget -= share.width
+                else:
+                    share.most = share.depth
+            growing = [share for share in growing if share.depth < share.most]
+        return shares
 
     def apply(self, decisions: Iterable[Decision], started_seconds: float, now_seconds: float) -> Outcome:
         """Move every sequence of a forward on, and say what became final. Seconds: when the forward began, ended."""
         outcome = Outcome()
+        self._step += 1
         for decision in decisions:
             sequence = self._running[decision.span.request.request_id]
+            sequence.last_scheduled_step = self._step
             _count(sequence, decision, started_seconds)
             if decision.span.phase == "score":
                 sequence.record_scores(decision.candidates)
@@ -164,6 +189,11 @@ class Scheduler:
                 outcome.finished.append(self._finish(sequence, reason, stop_id, num_tokens, now_seconds))
         return outcome
 
+    def give_up(self, request_id: str, now_seconds: float) -> FinishedEvent:
+        """End a running sequence for which the memory does not suffice even alone."""
+        sequence = self._running[request_id]
+        return self._finish(sequence, "out_of_memory", None, sequence.num_reported, now_seconds)
+
     def check_integrity(self) -> None:
         """Assert that exactly the running sequences hold cache slots, and that none is lost."""
         self._slots.check_integrity()
@@ -171,9 +201,8 @@ class Scheduler:
         held += self._num_kept
         assert held == self._slots.num_used, f"{self._slots.num_used} slots in use, {held} accounted for"
 
-    def _start_waiting(self) -> list[SlotCopy]:
+    def _start_waiting(self) -> None:
         """First come, first served: whoever is at the head waits until its slots are free."""
-        copies: list[SlotCopy] = []
         while self._waiting and len(self._running) < self._config.max_num_seqs:
             sequence = self._waiting[0]
             wanted = num_slots(sequence.request, self._is_block_causal)
@@ -181,14 +210,13 @@ class Scheduler:
                 source, length = self._find_prefix(sequence)
                 sequence.slot_start = self._allocate(wanted)
                 if sequence.slot_start is None:
-                    return copies
+                    return
                 # Making room may have cost the prefix itself, though it was the last to go.
                 if length and self._find_prefix(sequence) == (source, length):
                     sequence.reuse(length)
-                    copies.append(SlotCopy(source, sequence.slot_start, length))
+                    self._copies.append(SlotCopy(source, sequence.slot_start, length))
             self._waiting.popleft()
             self._running[sequence.request.request_id] = sequence
-        return copies
 
     def _find_prefix(self, sequence: Sequence) -> tuple[int, int]:
         """(first slot, length) of what an earlier request left of this one's prompt."""

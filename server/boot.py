@@ -48,6 +48,7 @@ async def boot(state: AppState, hooks: Hooks) -> None:
         state.pool.start(
             _worker_config(state.settings, source),
             state.settings.model.replicas,
+            state.settings.model.forward_seconds,
             lambda facts: _serve(state, source, facts, hooks),
         )
         state.failure = await state.pool.wait_failed()

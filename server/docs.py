@@ -28,6 +28,8 @@ _STATUSES: Final = {
     401: "A valid key is required",
     404: "The model does not exist",
     413: "The body is too large",
+    408: "The body did not arrive in time",
+    422: "Workers died computing this request; it is not tried again",
     429: "The queue is full; try again after Retry-After",
     500: "The worker failed",
     503: "The model is not ready; try again after Retry-After",

@@ -16,9 +16,9 @@ from psd_core.events import CanvasEvent, Figures, FinishedEvent, PromptEvent, To
 from server import stops
 from server.admission import Choice, Job, TextRules
 from server.detokenizer import Detokenizer
-from server.errors import ApiError
+from server.errors import ApiError, unavailable
 from server.metrics import Metrics
-from server.pool import Event, FailedEvent, WorkerPool
+from server.pool import BegunEvent, Event, FailedEvent, WorkerPool
 from server.tokenizer import Tokenizer
 
 FinishReason = Literal["stop", "length"]
@@ -236,6 +236,10 @@ class Generation:
                 return self._timed(delta)
             case CanvasEvent():
                 return [] if track.is_cut else [Canvas(track.index, event)]
+            case BegunEvent():
+                return []
+            case FinishedEvent(reason="out_of_memory"):
+                raise self._fail(unavailable("out_of_memory", "the memory does not suffice for this request now"))
             case FinishedEvent():
                 rest = self._timed(track.finish())
                 end = End(track.index, track.reason(event), track.num_tokens, event.figures)

@@ -46,6 +46,10 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     request_id: str
 
 
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """API → worker: answer with Alive. One that is in a forward answers after it."""
+
+
 class ModelFacts(msgspec.Struct, frozen=True):
     """What a loaded model is, for banner, admission and /v1/models."""
 
@@ -73,6 +77,16 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     message: str
 
 
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """Worker → API: the answer to Ping."""
+
+
+class Began(msgspec.Struct, frozen=True, tag="began"):
+    """Worker → API: the first forward of these requests is about to run. Sent before it, since it may be the last."""
+
+    request_ids: list[str]
+
+
 class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
     """Worker → API: what one engine step produced."""
 
@@ -86,8 +100,8 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
     is_final: bool
 
 
-ToWorker = Add | Cancel
-ToServer = Ready | Refused | Stepped | Broken
+ToWorker = Add | Cancel | Ping
+ToServer = Ready | Refused | Alive | Began | Stepped | Broken
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker = msgspec.msgpack.Decoder(ToWorker)

@@ -39,6 +39,8 @@ ERROR_CODES: Final = (
     "missing_field",
     "model_not_found",
     "queue_full",
+    "out_of_memory",
+    "request_refused",
     "request_timeout",
     "shutting_down",
     "unknown_field",
@@ -106,6 +108,9 @@ class Metrics:
         self._kept_slots = gauge("psd_prefix_cache_slots", "Slots of finished contexts that later requests may reuse")
         self._prefix_hits = counter("psd_prefix_cache_hit_tokens", "Prompt tokens that an earlier request had computed")
         self._restarts = counter("psd_worker_restarts", "Workers that died and were started again")
+        self._out_of_memory = counter(
+            "psd_forwards_out_of_memory", "Forwards that did not fit the memory and were tried again smaller"
+        )
         self._load_seconds = gauge("psd_model_load_seconds", "Time that loading the model took")
         gauge("psd_build_info", "Version of the server", "version").labels(VERSION).set(1)
         for phase in ("refresh", "denoise", "score", "mixed"):
@@ -128,6 +133,10 @@ class Metrics:
     def restarted(self) -> None:
         """A worker died and will be started again."""
         self._restarts.inc()
+
+    def ran_out_of_memory(self, num_forwards: int) -> None:
+        """Forwards of a step did not fit the memory."""
+        self._out_of_memory.inc(num_forwards)
 
     def stepped(self, report: StepReport) -> None:
         """A worker ran one forward."""

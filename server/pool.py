@@ -1,18 +1,16 @@
 """All replicas together: which one serves a request, and what becomes of its requests when one dies.
 
 A request goes to the ready replica with the fewest open requests. When a worker dies, a request that was in
-no forward yet is moved to another one, or waits for the restart; every other one ends at once with an error.
+no forward yet is moved to another one, or waits for the restart; every other one ends at once with an error, and
+is suspected of having killed the worker.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -20,13 +18,22 @@ import msgspec
 from psd_core.events import CanvasEvent, FinishedEvent, Occupancy, PromptEvent, StepOutput, TokensEvent
 from psd_core.request import Request
 from server.errors import ApiError, unavailable
-from server.messages import Add, Cancel, ModelFacts, Refused, Stepped, ToServer, WorkerConfig
+from server.messages import Add, Began, Cancel, ModelFacts, Refused, Stepped, ToServer, WorkerConfig
 from server.metrics import Metrics
+from server.quarantine import Quarantine, refused
 from server.replica import Replica
+from server.socket_folder import SocketFolder, remove_stale_folders
 
 logger = logging.getLogger(__name__)
 
-MAX_ATTEMPTS: Final = 2  # a request that was there when two workers died is not tried on a third
+MAX_ATTEMPTS: Final = 4  # workers that may die with a request in their queue; by then it may be the reason
+
+
+@dataclass(frozen=True, slots=True)
+class BegunEvent:
+    """The first forward of the request is about to run."""
+
+    request_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ class FailedEvent:
     error: ApiError
 
 
-Event = PromptEvent | TokensEvent | CanvasEvent | FinishedEvent | FailedEvent
+Event = BegunEvent | PromptEvent | TokensEvent | CanvasEvent | FinishedEvent | FailedEvent
 Sink = Callable[[Event], None]
 
 
@@ -57,12 +64,13 @@ class WorkerPool:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
+        self._quarantine = Quarantine()
         self._on_ready: Callable[[ModelFacts], None] = lambda facts: None
         self._open: dict[str, _Open] = {}
         self._replicas: list[Replica] = []
         self._occupancies: dict[int, Occupancy] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._folder: Path | None = None
+        self._folder: SocketFolder | None = None
 
     @property
     def num_open(self) -> int:
@@ -85,12 +93,19 @@ class WorkerPool:
         failed = [replica.failure for replica in self._replicas if replica.state == "failed"]
         return failed[0] if failed and len(failed) == len(self._replicas) else None
 
-    def start(self, config: WorkerConfig, num_replicas: int, on_ready: Callable[[ModelFacts], None]) -> None:
-        """Start the workers; returns before they are ready. `on_ready` is called whenever one has its model."""
+    def start(
+        self, config: WorkerConfig, num_replicas: int, forward_seconds: float, on_ready: Callable[[ModelFacts], None]
+    ) -> None:
+        """Start the workers; returns before they are ready. `on_ready` is called whenever one has its model.
+
+        forward_seconds: see Replica.
+        """
         self._on_ready = on_ready
-        self._folder = Path(tempfile.mkdtemp(prefix="psd-"))
+        remove_stale_folders()
+        self._folder = SocketFolder()
         for index in range(num_replicas):
-            replica = Replica(msgspec.structs.replace(config, replica_index=index), self._folder, self)
+            worker_config = msgspec.structs.replace(config, replica_index=index)
+            replica = Replica(worker_config, self._folder.path, self, forward_seconds)
             self._replicas.append(replica)
             self._tasks.append(asyncio.create_task(replica.run(), name=f"replica-{index}"))
 
@@ -101,7 +116,7 @@ class WorkerPool:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
 
     async def wait_failed(self) -> str:
         """Return, with the reason, once no replica will ever be ready again; else never."""
@@ -109,9 +124,14 @@ class WorkerPool:
         return self.failure or "no worker is left"
 
     def submit(self, requests: Sequence[Request], sink: Sink) -> None:
-        """Hand requests to the workers; their events go to `sink`. ApiError 503 if no worker is ready."""
+        """Hand requests to the workers; their events go to `sink`.
+
+        ApiError 503 if no worker is ready, 422 for a request that workers did not survive; none is taken then.
+        """
         if not self.is_ready:
             raise unavailable("worker_unavailable", "no worker is ready; try again soon")
+        for request in requests:
+            self._quarantine.check(request)
         for request in requests:
             self._dispatch(_Open(request, sink, replica=None))
 
@@ -153,8 +173,12 @@ class WorkerPool:
         match message:
             case Stepped(output):
                 self._take(replica, output)
+            case Began(request_ids):
+                for entry in self._entries(request_ids):
+                    entry.is_begun = True
+                    entry.sink(BegunEvent(entry.request.request_id))
             case Refused(request_id, param, code, text):
-                if entry := self._open.get(request_id):
+                for entry in self._entries([request_id]):
                     self._fail(entry, ApiError(400, code, text, param))
             case _:
                 logger.error("unexpected message from worker %d", replica.index)
@@ -167,8 +191,12 @@ class WorkerPool:
             self._metrics.restarted()
         error = ApiError(500, "worker_died", f"the worker that computed this request died ({reason})")
         for entry in [entry for entry in self._open.values() if entry.replica is replica]:
-            if entry.is_begun or entry.attempts >= MAX_ATTEMPTS or self.failure is not None:
+            if entry.is_begun:
+                self._quarantine.charge(entry.request)
+            if entry.is_begun or self.failure is not None:
                 self._fail(entry, error)
+            elif entry.attempts >= MAX_ATTEMPTS:
+                self._fail(entry, refused(entry.attempts))
             else:
                 entry.attempts += 1
                 self._dispatch(entry)
@@ -191,9 +219,7 @@ class WorkerPool:
         self._metrics.occupied(self._occupancies.values())
         if output.report is not None:
             self._metrics.stepped(output.report)
-        for request_id in output.started:
-            if entry := self._open.get(request_id):
-                entry.is_begun = True
+        self._metrics.ran_out_of_memory(output.out_of_memory)
         events: list[PromptEvent | TokensEvent | CanvasEvent | FinishedEvent] = [
             *output.prompts,
             *output.tokens,
@@ -201,10 +227,16 @@ class WorkerPool:
             *output.finished,
         ]
         for event in events:
-            if entry := self._open.get(event.request_id):
+            for entry in self._entries([event.request_id]):
                 if isinstance(event, FinishedEvent):
                     del self._open[event.request_id]
+                    if event.reason in ("stop", "length"):
+                        self._quarantine.clear(entry.request)
                 entry.sink(event)
+
+    def _entries(self, request_ids: Iterable[str]) -> list[_Open]:
+        """The open requests of these ids: what a worker says of one that was given up meanwhile is ignored."""
+        return [self._open[request_id] for request_id in request_ids if request_id in self._open]
 
     def _fail(self, entry: _Open, error: ApiError) -> None:
         self._open.pop(entry.request.request_id, None)

@@ -18,7 +18,18 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from server.messages import Broken, ModelFacts, Ready, ToServer, ToWorker, WorkerConfig, decode_to_server, encode
+from server.messages import (
+    Alive,
+    Broken,
+    ModelFacts,
+    Ping,
+    Ready,
+    ToServer,
+    ToWorker,
+    WorkerConfig,
+    decode_to_server,
+    encode,
+)
 from server.messages import encode_config as encode_worker_config
 
 logger = logging.getLogger(__name__)
@@ -29,6 +40,8 @@ MAX_FAILED_STARTS: Final = 5  # in a row, without once becoming ready
 FIRST_BACKOFF_SECONDS: Final = 0.25
 MAX_BACKOFF_SECONDS: Final = 30.0
 STABLE_SECONDS: Final = 60.0  # a worker that was ready for so long dies for a new reason
+PING_SECONDS: Final = 1.0  # between an answer of a worker and the next question
+GRACE_SECONDS: Final = 1.0  # for an answer that came while this process itself was held up
 STOP_SECONDS: Final = 5.0  # until a worker that should end is killed
 LAST_WORDS_MILLISECONDS: Final = 50  # silence after which a dead worker's socket is empty
 
@@ -42,10 +55,10 @@ class ReplicaOwner(Protocol):
         """The model is loaded; `replica.facts` is set."""
 
     def on_message(self, replica: Replica, message: ToServer) -> None:
-        """Any message but Ready and Broken."""
+        """Any message but Ready, Alive and Broken."""
 
     def on_down(self, replica: Replica, reason: str) -> None:
-        """The process is gone. `replica.state` is already restarting or failed."""
+        """The process is gone or about to be. `replica.state` is already restarting or failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +74,11 @@ class _End:
 class Replica:
     """A worker process and its successors. Owns the process and the socket."""
 
-    def __init__(self, config: WorkerConfig, folder: Path, owner: ReplicaOwner) -> None:
-        """config.address is replaced for every life by a socket in `folder`."""
+    def __init__(self, config: WorkerConfig, folder: Path, owner: ReplicaOwner, forward_seconds: float) -> None:
+        """config.address is replaced for every life by a socket in `folder`.
+
+        forward_seconds: a worker that gives no sign of life for so long is taken to hang, and replaced.
+        """
         self.index = config.replica_index
         self.state: ReplicaState = "loading"
         self.facts: ModelFacts | None = None
@@ -70,6 +86,8 @@ class Replica:
         self._config = config
         self._folder = folder
         self._owner = owner
+        self._forward_seconds = forward_seconds
+        self._is_heard = asyncio.Event()
         self._num_lives = 0
         self._context = zmq.asyncio.Context()
         self._socket: zmq.asyncio.Socket | None = None
@@ -101,6 +119,7 @@ class Replica:
                 self.failure = end.reason if is_over else ""
                 logger.error("worker %d ended: %s%s", self.index, end.reason, "; giving up" if is_over else "")
                 self._owner.on_down(self, end.reason)
+                await self._stop()
                 if is_over:
                     return
                 backoff = FIRST_BACKOFF_SECONDS if end.ready_seconds >= STABLE_SECONDS else backoff
@@ -111,7 +130,7 @@ class Replica:
             self._context.destroy(linger=0)
 
     async def _live(self) -> _End:
-        """One life, from spawn to death."""
+        """One life, from spawn to death. The process may still be there: the caller ends it."""
         loop = asyncio.get_running_loop()
         self._num_lives += 1
         address = f"ipc://{self._folder}/{self.index}-{self._num_lives}"
@@ -121,27 +140,37 @@ class Replica:
         self._socket = socket
         process = await self._spawn(address)
         dead = asyncio.create_task(process.wait())
+        silent: asyncio.Task[None] | None = None  # done once a ready worker has been silent for too long
         ready_at: float | None = None
         end = _End("", was_ready=False, ready_seconds=0.0, is_final=False)
         try:
             while not end.reason:
-                message = await self._next_message(socket, dead)
+                message = await self._next_message(socket, dead, silent)
+                self._is_heard.set()
                 match message:
+                    case None if dead.done():
+                        end = dataclasses.replace(end, reason=_describe_exit(dead.result()))
                     case None:
-                        end = dataclasses.replace(end, reason=_describe_exit(await dead))
+                        process.kill()
+                        limit = f"{self._forward_seconds:g} s (--forward-timeout)"
+                        end = dataclasses.replace(end, reason=f"no sign of life for {limit}: it hangs")
                     case Broken(text, is_final):
                         end = dataclasses.replace(end, reason=text, is_final=is_final and ready_at is None)
                     case Ready(facts):
                         ready_at = loop.time()
                         self.facts, self.state = facts, "ready"
+                        silent = asyncio.create_task(self._wait_for_silence())
                         self._owner.on_ready(self)
+                    case Alive():
+                        pass
                     case _:
                         self._owner.on_message(self, message)
         finally:
-            dead.cancel()
+            for task in (dead, silent):
+                if task is not None:
+                    task.cancel()
             self._socket = None
             socket.close(linger=0)
-            await self._stop()
         if ready_at is None:
             return end
         return dataclasses.replace(end, was_ready=True, ready_seconds=loop.time() - ready_at)
@@ -156,13 +185,34 @@ class Replica:
         )
         return self._process
 
-    async def _next_message(self, socket: zmq.asyncio.Socket, dead: asyncio.Task[int]) -> ToServer | None:
-        """The next message, or None once the process is dead and its socket is empty."""
+    async def _wait_for_silence(self) -> None:
+        """Ask for a sign of life again and again; return when none comes for longer than a forward may take."""
+        while True:
+            self._is_heard.clear()
+            self.send(Ping())
+            if not await self._hears(self._forward_seconds) and not await self._hears(GRACE_SECONDS):
+                return
+            await asyncio.sleep(PING_SECONDS)
+
+    async def _hears(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._is_heard.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _next_message(
+        self, socket: zmq.asyncio.Socket, dead: asyncio.Task[int], silent: asyncio.Task[None] | None
+    ) -> ToServer | None:
+        """The next message, or None once the process is dead and its socket is empty, or it is silent for too long."""
         if not dead.done():
             receive = asyncio.ensure_future(socket.poll())
-            await asyncio.wait((receive, dead), return_when=asyncio.FIRST_COMPLETED)
+            ends = (dead,) if silent is None else (dead, silent)
+            await asyncio.wait((receive, *ends), return_when=asyncio.FIRST_COMPLETED)
             if not receive.done():
                 receive.cancel()
+                if silent is not None and silent.done():
+                    return None
         if dead.done() and not await socket.poll(LAST_WORDS_MILLISECONDS):
             return None
         return decode_to_server(await socket.recv())

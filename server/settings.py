@@ -33,6 +33,7 @@ class ModelSettings:
     dtype: str = "auto"
     device: str = "auto"
     replicas: int = 1
+    forward_seconds: float = DEFAULTS.forward_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +224,7 @@ def _model(values: Mapping[str, object]) -> ModelSettings:
         dtype=cast(str, values["dtype"]),
         device=cast(str, values["device"]),
         replicas=cast(int, values["replicas"]),
+        forward_seconds=cast(float, values["forward_timeout"]),
     )
 
 

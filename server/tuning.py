@@ -15,6 +15,7 @@ class Defaults:
     max_waiting        sequences that may queue; beyond it a request is refused at once
     max_stop_strings   OpenAI allows 4, but evaluation tools send more
     max_body_bytes     far above any prompt that fits a context
+    forward_seconds    no forward on a GPU takes so long; a large model on a CPU may
     drain_seconds      below the 30 seconds after which container managers kill
     """
 
@@ -22,6 +23,7 @@ class Defaults:
     max_waiting: int = 256
     max_stop_strings: int = 16
     max_body_bytes: int = 4 * 1024 * 1024
+    forward_seconds: float = 120.0
     drain_seconds: float = 25.0
 
 

@@ -7,12 +7,15 @@ reason, the worker ends at once, also in the middle of a forward.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import logging
 import os
+import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 import torch
@@ -26,9 +29,12 @@ from psd_core.models.loader import load_model
 from server.logs import configure_logging
 from server.messages import (
     Add,
+    Alive,
+    Began,
     Broken,
     Cancel,
     ModelFacts,
+    Ping,
     Ready,
     Refused,
     Stepped,
@@ -43,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 IDLE_POLL_MILLISECONDS = 10_000  # a message wakes the poll; the pipe on stdin ends the process
 LINGER_MILLISECONDS = 1_000  # for the last message of a broken worker
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 class Worker:
@@ -72,6 +79,8 @@ class Worker:
                         self._send(Refused(request.request_id, error.param, error.code, error.message))
                 case Cancel(request_id):
                     self._engine.cancel(request_id)
+                case Ping():
+                    self._send(Alive())
 
     def _send(self, message: ToServer) -> None:
         self._socket.send(encode(message))
@@ -81,6 +90,7 @@ def main() -> None:
     """Connect, load, serve; tell the API process why if that ends."""
     config = decode_config(sys.argv[1])
     configure_logging(config.log_level)
+    _die_with_parent()
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
     context = zmq.Context()
     socket: zmq.Socket[bytes] = context.socket(zmq.PAIR)
@@ -88,7 +98,7 @@ def main() -> None:
     socket.linger = LINGER_MILLISECONDS
     socket.connect(config.address)
     try:
-        engine, facts = _load(config)
+        engine, facts = _load(config, lambda request_ids: socket.send(encode(Began(request_ids))))
         socket.send(encode(Ready(facts)))
         Worker(engine, socket).run()
     except (CheckpointError, ConfigError) as error:
@@ -101,11 +111,11 @@ def main() -> None:
     sys.exit(1)
 
 
-def _load(config: WorkerConfig) -> tuple[Engine, ModelFacts]:
+def _load(config: WorkerConfig, on_begin: Callable[[list[str]], object]) -> tuple[Engine, ModelFacts]:
     started = time.monotonic()
     model = load_model(config.path, config.dtype, _pick_device(config))
     weights = next(model.parameters())
-    engine = Engine(model, _with_undefined_ids(config, model.spec.vocab_size))
+    engine = Engine(model, _with_undefined_ids(config, model.spec.vocab_size), on_begin=on_begin)
     facts = ModelFacts(
         architecture=model.spec.architecture,
         num_parameters=model.spec.num_parameters,
@@ -131,6 +141,11 @@ def _with_undefined_ids(config: WorkerConfig, vocab_size: int) -> EngineConfig:
     defined = set(tokenizer.get_vocab(with_added_tokens=True).values())
     undefined = tuple(token_id for token_id in range(vocab_size) if token_id not in defined)
     return dataclasses.replace(config.engine, undefined_ids=undefined)
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel for SIGKILL once the API process is gone: it also ends a worker that is stopped or hangs."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end_with_parent() -> NoReturn:

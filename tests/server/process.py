@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import httpx
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 SERVE = (sys.executable, "-m", "server.cli", "serve")
 SLOW = {"policy": "greedy", "draft_depth": 0, "cache": "none"}  # one forward per token
@@ -31,7 +31,16 @@ def wait_until(claim: Callable[[], bool], seconds: float = 20.0) -> None:
 class ServerProcess:
     """`psd serve` on a free port. Use as a context manager; leaving it kills what is left."""
 
-    def __init__(self, model: Path, folder: Path, flags: Sequence[str] = (), *, waits_ready: bool = True) -> None:
+    def __init__(
+        self,
+        model: Path,
+        folder: Path,
+        flags: Sequence[str] = (),
+        *,
+        waits_ready: bool = True,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """variables: set in the server's environment beside those of this process."""
         self._log_path = folder / f"server-{time.monotonic_ns()}.log"
         self._log = self._log_path.open("w")
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PSD_")}
@@ -39,7 +48,7 @@ class ServerProcess:
             [*SERVE, "--port", "0", "--model", str(model), "--served-model-name", "tiny", *flags],
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env=environment | {"OMP_NUM_THREADS": "1"},
+            env=environment | {"OMP_NUM_THREADS": "1"} | dict(variables or {}),
             cwd=Path(__file__).parents[2],
         )
         self.client = httpx.Client()
