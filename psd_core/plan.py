@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from psd_core.block import BlockState, IntArray
+from psd_core.events import SpanPhase
 from psd_core.kvcache.modes import Window, denoise_window, refresh_window
 from psd_core.request import Request
 from psd_core.sequence import Sequence
 from psd_core.speculation import draft_chain
-
-SpanPhase = Literal["refresh", "denoise"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

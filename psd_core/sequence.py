@@ -60,6 +60,7 @@ class Sequence:
         self.num_reported = 0
 
         self.forwards = 0
+        self.denoising_steps = 0
         self.refresh_forwards = 0
         self.rows = 0
         self.drafted_tokens = 0
@@ -105,6 +106,7 @@ class Sequence:
             assert scored is not None
             self._record(rows[child], rows[child].filled_since(rows[parent]), scored, depth=child)
         state, scored = rows[path[-1]], candidates[path[-1]]
+        self.denoising_steps += len(path) - (scored is None)  # accepted states, and the policy's own step below
         if scored is not None:
             chosen = self.policy.select(state, scored)
             state = state.fill(chosen, scored)
