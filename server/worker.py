@@ -88,7 +88,7 @@ def main() -> None:
     socket.linger = LINGER_MILLISECONDS
     socket.connect(config.address)
     try:
-        engine, facts = _load(config)
+        engine, facts = load_engine(config)
         socket.send(encode(Ready(facts)))
         Worker(engine, socket).run()
     except (CheckpointError, ConfigError) as error:
@@ -101,7 +101,8 @@ def main() -> None:
     sys.exit(1)
 
 
-def _load(config: WorkerConfig) -> tuple[Engine, ModelFacts]:
+def load_engine(config: WorkerConfig) -> tuple[Engine, ModelFacts]:
+    """A model in its engine. CheckpointError or ConfigError if that cannot be."""
     started = time.monotonic()
     model = load_model(config.path, config.dtype, _pick_device(config))
     weights = next(model.parameters())
