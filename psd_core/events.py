@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 EngineFinishReason = Literal["stop", "length", "cancelled", "out_of_memory"]
-Phase = Literal["refresh", "denoise", "score", "mixed"]
+SpanPhase = Literal["refresh", "denoise", "score"]
+Phase = Literal[SpanPhase, "mixed"]
 TopEntries = tuple[tuple[int, float], ...]  # (token id, log-probability), most probable first
 
 
@@ -41,23 +42,35 @@ class PromptEvent:
 class CanvasEvent:
     """The active block of a watched request after one forward.
 
-    start        index of the block's first position among the generated ones
-    token_ids    per position of the block: the decided token, or None
-    confidences  per position: probability of the token when it was decided, else of the latest candidate
-    depths       per position: None undecided, 0 decided by the policy, d >= 1 by the draft of that depth
-    forwards     forwards of this request so far
-    drafted      positions that the forward's drafts had filled beyond the policy's own state
-    accepted     those of them that held
+    start          index of the block's first position among the generated ones
+    token_ids      per position of the block: the decided token, or None
+    candidate_ids  per position: None where decided, else the token that the model would put there now
+    confidences    per position: probability of the token when it was decided, else of the latest candidate
+    depths         per position: None undecided, 0 decided by the policy, d >= 1 by the draft of that depth
+    rejected       indices into the block: what drafts had filled and did not hold; the policy may have decided it since
+    phase          what the forward was: a refresh decides by the policy alone
+    forwards       forwards of this request so far
+    steps          denoising steps of this request so far: accepted drafted states and the policy's own steps
+    rows           block states that the forward scored
+    drafted        positions that the forward's drafts had filled beyond the policy's own state
+    accepted       those of them that held
+    canvas_length  generated positions in all: max_tokens rounded up to whole blocks
     """
 
     request_id: str
     start: int
     token_ids: tuple[int | None, ...]
+    candidate_ids: tuple[int | None, ...]
     confidences: tuple[float | None, ...]
     depths: tuple[int | None, ...]
+    rejected: tuple[int, ...]
+    phase: SpanPhase
     forwards: int
+    steps: int
+    rows: int
     drafted: int
     accepted: int
+    canvas_length: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from psd_core.block import BlockState, IntArray
+from psd_core.events import SpanPhase
 from psd_core.kvcache.modes import Window, denoise_window, refresh_window
 from psd_core.request import Request
 from psd_core.sequence import Sequence
 from psd_core.speculation import branch_out, draft_chain
-
-SpanPhase = Literal["refresh", "denoise", "score"]
-
 
 _NOTHING: Final[IntArray] = np.zeros(0, np.int64)
 

@@ -315,28 +315,39 @@ def _top_entries(sequence: Sequence, positions: slice) -> tuple[TopEntries, ...]
 def _canvas_event(sequence: Sequence, decision: Decision) -> CanvasEvent:
     """The generated part of the block a forward worked on, as it stands after that forward."""
     span = decision.span
-    latest = decision.candidates[decision.path[-1]]
+    accepted_row = decision.path[-1]
+    latest = decision.candidates[accepted_row]
     first = max(span.block_start, sequence.num_prompt)
+    offset = first - span.block_start
     token_ids: list[int | None] = []
+    candidate_ids: list[int | None] = []
     confidences: list[float | None] = []
     depths: list[int | None] = []
     for position in range(first, span.block_start + span.rows[0].decided.size):
         if sequence.decided[position]:
             token_ids.append(int(sequence.token_ids[position]))
+            candidate_ids.append(None)
             confidences.append(math.exp(sequence.logprobs[position]))
             depths.append(int(sequence.depths[position]))
         else:
             token_ids.append(None)
             column = position - span.block_start
+            candidate_ids.append(None if latest is None else int(latest.token_ids[column]))
             confidences.append(None if latest is None else math.exp(latest.log_confidence[column]))
             depths.append(None)
     return CanvasEvent(
         request_id=sequence.request.request_id,
         start=first - sequence.num_prompt,
         token_ids=tuple(token_ids),
+        candidate_ids=tuple(candidate_ids),
         confidences=tuple(confidences),
         depths=tuple(depths),
+        rejected=tuple((span.rows[-1].filled_since(span.rows[accepted_row]) - offset).tolist()),
+        phase=span.phase,
         forwards=sequence.forwards,
+        steps=sequence.denoising_steps,
+        rows=span.token_ids.shape[0],
         drafted=span.num_drafted,
         accepted=decision.num_accepted,
+        canvas_length=sequence.context_length - sequence.num_prompt,
     )

@@ -73,6 +73,7 @@ class Sequence:
 
         self.forwards = 0
         self.scoring_forwards = 0
+        self.denoising_steps = 0
         self.refresh_forwards = 0
         self.rows = 0
         self.drafted_tokens = 0
@@ -123,6 +124,7 @@ class Sequence:
             filled = rows[child].filled_since(rows[parent])
             self._record(rows[child], filled, scored, depth=1 if is_branch else child)
         state, scored = rows[path[-1]], candidates[path[-1]]
+        self.denoising_steps += len(path) - (scored is None)  # accepted states, and the policy's own step below
         if scored is not None:
             chosen = self.policy.select(state, scored)
             state = state.fill(chosen, scored)

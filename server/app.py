@@ -16,8 +16,9 @@ from server.boot import Hooks, boot
 from server.errors import ApiError
 from server.metrics import Metrics
 from server.middleware import OPEN_PATHS, KeyCheck, RequestContext, answer
+from server.playground import read_assets
 from server.pool import WorkerPool
-from server.routes import chat, completions, models, system, tokenize
+from server.routes import chat, completions, models, playground, system, tokenize
 from server.settings import Settings
 from server.state import AppState, state_of
 from server.version import VERSION
@@ -49,16 +50,18 @@ def create_app(settings: Settings, hooks: Hooks | None = None) -> FastAPI:
     app.state.psd = state
     for module in (completions, chat, models, tokenize, system):
         app.include_router(module.router)
+    assets = read_assets() if settings.http.has_playground else ()
+    app.include_router(playground.make_router(assets))
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ApiError, _on_api_error)
-    _add_middleware(app, settings, metrics)
+    _add_middleware(app, settings, metrics, OPEN_PATHS.union(asset.path for asset in assets))
     return app
 
 
-def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
+def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, open_paths: frozenset[str]) -> None:
     """The last one added is the outermost. CORS stands before the key: a preflight carries none."""
     http = settings.http
-    open_paths = OPEN_PATHS | {"/metrics"} if http.is_metrics_open else OPEN_PATHS
+    open_paths = open_paths | {"/metrics"} if http.is_metrics_open else open_paths
     app.add_middleware(KeyCheck, keys=http.api_keys, open_paths=open_paths, metrics=metrics)
     if http.allowed_origins:
         app.add_middleware(

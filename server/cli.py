@@ -10,6 +10,7 @@ from psd_core.errors import CheckpointError, ConfigError
 from server.checkpoints import check_source
 from server.logs import configure_logging
 from server.settings import add_flags, resolve
+from server.terminal.flags import add_terminal_flags
 from server.version import VERSION
 
 
@@ -24,10 +25,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Serve a model over HTTP, as OpenAI's API. Each flag can also be set by the variable in brackets.",
     )
     add_flags(serve)
+    generate = commands.add_parser(
+        "generate",
+        help="answer one prompt in the terminal",
+        description="Answer one prompt, by a model loaded here or by a server. The text goes to standard output.",
+    )
+    generate.add_argument("prompt", help="text to continue; - reads it from standard input")
+    generate.add_argument("--chat", action="store_true", help="send it as a chat message instead")
+    add_terminal_flags(generate)
+    chat = commands.add_parser(
+        "chat",
+        help="chat in the terminal",
+        description="A conversation, with a model loaded here or behind a server. Reads lines from standard input.",
+    )
+    add_terminal_flags(chat)
     given = parser.parse_args(arguments)
     match given.command:
         case "serve":
             return _serve({name: value for name, value in vars(given).items() if name != "command"})
+        case "generate" | "chat" as command:
+            from server.terminal import commands as terminal
+
+            return terminal.generate(given) if command == "generate" else terminal.chat(given)
         case _:
             raise AssertionError(given.command)
 

@@ -27,6 +27,11 @@ class Flag:
     repeats: bool = False
 
     @property
+    def is_switch(self) -> bool:
+        """Whether the bare flag, without a value, says true."""
+        return self.parse is switch
+
+    @property
     def option(self) -> str:
         """As typed on the command line."""
         return "--" + self.name.replace("_", "-")
@@ -153,6 +158,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("allowed_origins", text, (), "web origin that may call the API (CORS); absent: none", repeats=True),
     Flag("api_key", secret, (), "key that clients must send; absent: no key is asked", repeats=True),
     Flag("open_metrics", switch, False, "true: /metrics answers without a key"),
+    Flag("no_playground", switch, False, "true: the built-in page is not served at /"),
     Flag("max_waiting", whole(0, 1_000_000), DEFAULTS.max_waiting, "sequences queued beyond the running ones"),
     Flag("max_stop_strings", whole(0, 1024), DEFAULTS.max_stop_strings, "stop strings per request"),
     Flag("max_body_bytes", whole(1024, 2**30), DEFAULTS.max_body_bytes, "largest request body"),

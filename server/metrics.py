@@ -112,6 +112,9 @@ class Metrics:
             "psd_forwards_out_of_memory", "Forwards that did not fit the memory and were tried again smaller"
         )
         self._load_seconds = gauge("psd_model_load_seconds", "Time that loading the model took")
+        self._model_info = gauge(
+            "psd_model_info", "The loaded model; one series per device", "architecture", "dtype", "device"
+        )
         gauge("psd_build_info", "Version of the server", "version").labels(VERSION).set(1)
         for phase in ("refresh", "denoise", "score", "mixed"):
             self._forwards.labels(phase)
@@ -129,6 +132,7 @@ class Metrics:
     def loaded(self, facts: ModelFacts) -> None:
         """A worker has its model."""
         self._load_seconds.set(facts.load_seconds)
+        self._model_info.labels(facts.architecture, facts.dtype, facts.device).set(1)
 
     def restarted(self) -> None:
         """A worker died and will be started again."""

@@ -114,6 +114,7 @@ class Renderer:
         self._id = job.job_id
         self._created = created
         self._announced: set[int] = set()  # choices whose prompt ids are out
+        self._token_texts: dict[int, str] = {}  # of the tokens that canvases showed
 
     def opening(self, choice: Choice) -> JsonObject | None:
         """The first chunk of a choice, or None if the dialect has none."""
@@ -147,12 +148,18 @@ class Renderer:
             "index": canvas.index,
             "start": event.start,
             "token_ids": list(event.token_ids),
-            "tokens": [None if t is None else self._tokenizer.decode([t], skip_special=False) for t in event.token_ids],
-            "confidences": list(event.confidences),
+            "tokens": [self._token_text(token_id) for token_id in event.token_ids],
+            "candidates": [self._token_text(token_id) for token_id in event.candidate_ids],
+            "confidences": [None if share is None else round(share, 4) for share in event.confidences],
             "depths": list(event.depths),
+            "rejected": list(event.rejected),
+            "phase": event.phase,
             "forwards": event.forwards,
+            "steps": event.steps,
+            "rows": event.rows,
             "drafted": event.drafted,
             "accepted": event.accepted,
+            "length": event.canvas_length,
         }
         return self._chunk([], 0) | {"psd": {"canvas": shown}}
 
@@ -173,6 +180,15 @@ class Renderer:
             entry = self._dialect.whole(shown, texts[index], self._logprobs(tokens[index]), ends[index].reason)
             choices.append(self._with_ids(entry, index, tokens[index][num_echoed[index] :]))
         return self._object(self._dialect.whole_object, choices) | self._totals(ends)
+
+    def _token_text(self, token_id: int | None) -> str | None:
+        """A token on its own; every event of a watched request asks for the same few again."""
+        if token_id is None:
+            return None
+        text = self._token_texts.get(token_id)
+        if text is None:
+            text = self._token_texts[token_id] = self._tokenizer.decode([token_id], skip_special=False)
+        return text
 
     def _totals(self, ends: Sequence[End]) -> JsonObject:
         num_tokens = sum(end.num_tokens for end in ends)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -48,6 +48,7 @@ class HttpSettings:
     allowed_origins: tuple[str, ...]
     api_keys: tuple[str, ...] = field(repr=False)
     is_metrics_open: bool = False
+    has_playground: bool = True
     max_body_bytes: int = DEFAULTS.max_body_bytes
     ping_seconds: float = 0.0  # 0 sends no comments
     drain_seconds: float = DEFAULTS.drain_seconds
@@ -82,14 +83,16 @@ class Settings:
     log_level: str
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add every flag. Values stay text here: `resolve` parses them, wherever they come from."""
-    for flag in FLAGS:
+def add_flags(parser: argparse.ArgumentParser, flags: Sequence[Flag] = FLAGS) -> None:
+    """Add these flags. Values stay text here: `resolve` parses them, wherever they come from."""
+    for flag in flags:
         default = f" (default: {flag.default})" if flag.default not in (None, (), "") else ""
         parser.add_argument(
             flag.option,
             dest=flag.name,
             action="append",
+            nargs="?" if flag.is_switch else None,
+            const="true" if flag.is_switch else None,
             metavar="VALUE",
             help=f"{flag.help}{default} [{flag.variable}]".replace("%", "%%"),
         )
@@ -163,6 +166,7 @@ def _build(values: Mapping[str, object]) -> Settings:
             allowed_origins=cast("tuple[str, ...]", values["allowed_origins"]),
             api_keys=cast("tuple[str, ...]", values["api_key"]),
             is_metrics_open=cast(bool, values["open_metrics"]),
+            has_playground=not cast(bool, values["no_playground"]),
             max_body_bytes=cast(int, values["max_body_bytes"]),
             ping_seconds=cast(float, values["ping_interval"]),
             drain_seconds=cast(float, values["drain_timeout"]),

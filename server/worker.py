@@ -98,7 +98,7 @@ def main() -> None:
     socket.linger = LINGER_MILLISECONDS
     socket.connect(config.address)
     try:
-        engine, facts = _load(config, lambda request_ids: socket.send(encode(Began(request_ids))))
+        engine, facts = load_engine(config, lambda request_ids: socket.send(encode(Began(request_ids))))
         socket.send(encode(Ready(facts)))
         Worker(engine, socket).run()
     except (CheckpointError, ConfigError) as error:
@@ -111,7 +111,10 @@ def main() -> None:
     sys.exit(1)
 
 
-def _load(config: WorkerConfig, on_begin: Callable[[list[str]], object]) -> tuple[Engine, ModelFacts]:
+def load_engine(
+    config: WorkerConfig, on_begin: Callable[[list[str]], object] = lambda request_ids: None
+) -> tuple[Engine, ModelFacts]:
+    """A model in its engine. CheckpointError or ConfigError if that cannot be."""
     started = time.monotonic()
     model = load_model(config.path, config.dtype, _pick_device(config))
     weights = next(model.parameters())
