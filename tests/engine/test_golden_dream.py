@@ -18,16 +18,12 @@ import numpy as np
 import pytest
 import torch
 
-from psd_core.batch import build_batch
-from psd_core.block import BlockState, Candidates, IntArray
+from psd_core.block import Candidates, IntArray
 from psd_core.config import DecoderConfig
 from psd_core.kvcache.modes import Window
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.models.loader import load_model
-from psd_core.plan import Span, StepPlan
-from psd_core.policies import make_policy
-from psd_core.request import Request
-from psd_core.runner import Runner
+from tests.engine.canvas import Canvas
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "dream"
 ITEMS: dict[str, dict[str, Any]] = json.loads((GOLDEN / "gen.json").read_text())
@@ -40,91 +36,33 @@ def model() -> DiffusionDecoder:
     return load_model(GOLDEN / "ckpt")
 
 
-class Canvas:
-    """A prompt and its answer, forwarded window by window."""
+def make_canvas(model: DiffusionDecoder, prompt: list[int], params: dict[str, Any]) -> Canvas:
+    return Canvas(model, prompt, params["max_new_tokens"], DecoderConfig(policy=ORDERS[params["alg"]]))
 
-    def __init__(self, model: DiffusionDecoder, prompt: list[int], params: dict[str, Any]) -> None:
-        self.num_new: int = params["max_new_tokens"]
-        self.num_prompt = len(prompt)
-        self.stop = self.num_prompt + self.num_new
-        self.forwards = 0
-        self.revealed: list[int] = []
-        decoder = DecoderConfig(policy=ORDERS[params["alg"]])
-        self._params = params
-        self._request = Request("r", tuple(prompt), self.num_new, decoder)
-        self._policy = make_policy(decoder)
-        self._model = model
-        self._runner = Runner(model, 2 * self.stop, 1024, (model.spec.mask_id,))
-        self.ids: list[int | None] = [*prompt, *[None] * self.num_new]
 
-    def state(self, start: int, stop: int) -> BlockState:
-        ids = self.ids[start:stop]
-        decided = np.asarray([token is not None for token in ids])
-        return BlockState(np.asarray([token or 0 for token in ids], np.int64), decided)
+def filtered(canvas: Canvas, params: dict[str, Any]) -> Candidates:
+    """The authors take the entropy of the distribution that top-p and top-k leave; this project of the model's."""
+    canvas.forwards += 1
+    logits = canvas.logits(canvas.num_prompt, canvas.stop)
+    ordered, order = logits.sort(dim=-1, descending=True)
+    before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+    keep = before <= params.get("top_p", 1.0)
+    keep &= torch.arange(logits.shape[1]) < params.get("top_k", logits.shape[1])
+    left = torch.full_like(logits, -math.inf).scatter(-1, order, ordered.where(keep, -math.inf))
+    return canvas.candidates_of(canvas.num_prompt, canvas.stop, left)
 
-    def forward(self, start: int, stop: int, window: Window, slot_start: int | None = None) -> Candidates:
-        """Candidates of the undecided positions start … stop - 1."""
-        self.forwards += 1
-        mask_id = self._model.spec.mask_id
-        fed = [mask_id if token is None else token for token in self.ids[window.start : window.stop]]
-        span = Span(
-            request=self._request,
-            phase="denoise",
-            rows=(self.state(start, stop),),
-            token_ids=np.asarray([fed], np.int64),
-            window=window,
-            block_start=start,
-            slot_start=slot_start,
-            causal_block=None,
-            generated_before=np.zeros(0, np.int64),
-        )
-        plan = StepPlan((span,))
-        if "top_p" in self._params or "top_k" in self._params:
-            return self._filtered(plan)
-        ((candidates,),) = self._runner.run(plan)
-        assert candidates is not None
-        return candidates
 
-    @torch.inference_mode()
-    def _filtered(self, plan: StepPlan) -> Candidates:
-        """The authors take the entropy of the distribution that top-p and top-k leave; this project of the model's."""
-        batch = build_batch(plan, True, self._model.dtype, self._model.device)
-        logits = self._model.project(self._model(batch, self._runner.store)[batch.score_index])
-        ordered, order = logits.sort(dim=-1, descending=True)
-        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
-        keep = before <= self._params.get("top_p", 1.0)
-        keep &= torch.arange(logits.shape[1]) < self._params.get("top_k", logits.shape[1])
-        logits = torch.full_like(logits, -math.inf).scatter(-1, order, ordered.where(keep, -math.inf))
-        probability = logits.softmax(-1)
-        state = plan.spans[0].rows[0]
-        placed = {
-            "token_ids": (logits.argmax(-1), np.int64),
-            "log_confidence": (probability.amax(-1).log(), np.float32),
-            "entropy": (-torch.special.xlogy(probability, probability).sum(-1), np.float32),
-        }
-        arrays: dict[str, Any] = {}
-        for name, (values, dtype) in placed.items():
-            arrays[name] = np.zeros(state.decided.size, dtype)
-            arrays[name][~state.decided] = values.numpy()
-        return Candidates(**arrays)
-
-    def ranked(self, start: int, stop: int, candidates: Candidates) -> IntArray:
-        return self._policy.rank(self.state(start, stop), candidates)
-
-    def first(self, start: int, stop: int, candidates: Candidates, count: int) -> IntArray:
-        """The first `count` in order. Filters make many entropies zero: the reference's selection breaks the ties."""
-        if "top_p" not in self._params or not count:
-            return self.ranked(start, stop, candidates)[:count]
-        assert candidates.entropy is not None
-        scores = torch.full((1, self.stop), -math.inf)
-        masked = np.flatnonzero(~self.state(start, stop).decided)
-        scores[0, start + masked] = -torch.from_numpy(candidates.entropy[masked])
-        return torch.topk(scores, count).indices[0].numpy() - start
-
-    def fill(self, start: int, positions: IntArray, candidates: Candidates) -> None:
-        self.revealed.append(positions.size)
-        for position in positions.tolist():
-            self.ids[start + position] = int(candidates.token_ids[position])
+def first(canvas: Canvas, candidates: Candidates, count: int, params: dict[str, Any]) -> IntArray:
+    """The first `count` in order. Filters make many entropies zero: the reference's selection breaks the ties."""
+    start, stop = canvas.num_prompt, canvas.stop
+    if "top_p" not in params or not count:
+        return canvas.ranked(start, stop, candidates)[:count]
+    assert candidates.entropy is not None
+    scores = torch.full((1, stop), -math.inf)
+    masked = np.flatnonzero(~canvas.state(start, stop).decided)
+    scores[0, start + masked] = -torch.from_numpy(candidates.entropy[masked])
+    chosen: IntArray = torch.topk(scores, count).indices[0].numpy() - start
+    return chosen
 
 
 def scheduled(num_masked: int, step: int, steps: int) -> int:
@@ -139,9 +77,10 @@ def decode_own(canvas: Canvas, params: dict[str, Any]) -> None:
     """The authors' loop: no blocks, a fixed number of forwards."""
     start, stop, steps = canvas.num_prompt, canvas.stop, params["steps"]
     for step in range(steps):
-        candidates = canvas.forward(start, stop, Window(0, stop, 0))
+        has_filter = "top_p" in params or "top_k" in params
+        candidates = filtered(canvas, params) if has_filter else canvas.forward(start, stop, Window(0, stop, 0))
         count = scheduled(canvas.state(start, stop).num_masked, step, steps)
-        canvas.fill(start, canvas.first(start, stop, candidates, count), candidates)
+        canvas.fill(start, first(canvas, candidates, count, params), candidates)
 
 
 def decode_capped(canvas: Canvas, params: dict[str, Any]) -> None:
@@ -184,7 +123,7 @@ def decode_blocks(canvas: Canvas, params: dict[str, Any]) -> None:
 def test_tokens_and_forwards_equal_the_reference(model: DiffusionDecoder, name: str) -> None:
     item = ITEMS[name]
     params, (prompt,) = item["params"], item["prompt"]
-    canvas = Canvas(model, prompt, params)
+    canvas = make_canvas(model, prompt, params)
     decode = decode_blocks if "block_length" in params else decode_capped if "threshold" in params else decode_own
     decode(canvas, params)
     assert canvas.ids == item["output"][0]
@@ -198,6 +137,6 @@ def test_a_padded_batch_of_the_reference_equals_its_rows_alone(model: DiffusionD
     params = item["params"]
     for row, mask, expected in zip(item["prompt"], params["attention_mask"], item["output"], strict=True):
         prompt = [token for token, is_real in zip(row, mask, strict=True) if is_real]
-        canvas = Canvas(model, prompt, params)
+        canvas = make_canvas(model, prompt, params)
         decode_own(canvas, params)
         assert canvas.ids[len(prompt) :] == expected[-params["max_new_tokens"] :]
