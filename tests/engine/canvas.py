@@ -1,4 +1,4 @@
-"""A canvas that a test drives by itself, over the engine's own forward: for reference loops that are no decoders here."""
+"""A canvas that a test drives itself, over the engine's own forward: for reference loops that are no decoders here."""
 
 from __future__ import annotations
 
