@@ -44,7 +44,12 @@ class _Source:
 async def boot(state: AppState, hooks: Hooks) -> None:
     """Start the workers and stay until they have failed for good. Never raises; `state.failure` says why it ended."""
     try:
-        source = await asyncio.to_thread(_read_source, state.settings.model)
+        model = state.settings.model
+        folder = await resolve_source(model.source)
+        tokenizer_folder = folder
+        if model.tokenizer is not None:
+            tokenizer_folder = await resolve_source(model.tokenizer, is_tokenizer=True)
+        source = await asyncio.to_thread(_read_source, model, folder, tokenizer_folder)
         state.pool.start(
             _worker_config(state.settings, source),
             state.settings.model.replicas,
@@ -79,9 +84,7 @@ def _serve(state: AppState, source: _Source, facts: ModelFacts, hooks: Hooks) ->
         hooks.on_ready(state.admission)
 
 
-def _read_source(model: ModelSettings) -> _Source:
-    folder = resolve_source(model.source)
-    tokenizer_folder = resolve_source(model.tokenizer) if model.tokenizer is not None else folder
+def _read_source(model: ModelSettings, folder: Path, tokenizer_folder: Path) -> _Source:
     tokenizer = Tokenizer(tokenizer_folder)
     override = Path(model.chat_template) if model.chat_template is not None else None
     return _Source(folder, tokenizer_folder, tokenizer, load_chat_template(tokenizer, tokenizer_folder, override))
