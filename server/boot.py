@@ -44,7 +44,7 @@ class Source:
 async def boot(state: AppState, hooks: Hooks) -> None:
     """Start the workers and stay until they have failed for good. Never raises; `state.failure` says why it ended."""
     try:
-        source = await asyncio.to_thread(read_source, state.settings.model)
+        source = await read_source(state.settings.model)
         state.pool.start(
             worker_config(state.settings, source),
             state.settings.model.replicas,
@@ -80,10 +80,16 @@ def _serve(state: AppState, source: Source, facts: ModelFacts, hooks: Hooks) -> 
         hooks.on_ready(state.admission)
 
 
-def read_source(model: ModelSettings) -> Source:
+async def read_source(model: ModelSettings) -> Source:
     """Tokenizer and chat template of a checkpoint, which is fetched if need be. CheckpointError if that fails."""
-    folder = resolve_source(model.source)
-    tokenizer_folder = resolve_source(model.tokenizer) if model.tokenizer is not None else folder
+    folder = await resolve_source(model.source)
+    tokenizer_folder = folder
+    if model.tokenizer is not None:
+        tokenizer_folder = await resolve_source(model.tokenizer, is_tokenizer=True)
+    return await asyncio.to_thread(_read_files, model, folder, tokenizer_folder)
+
+
+def _read_files(model: ModelSettings, folder: Path, tokenizer_folder: Path) -> Source:
     tokenizer = Tokenizer(tokenizer_folder)
     override = Path(model.chat_template) if model.chat_template is not None else None
     return Source(folder, tokenizer_folder, tokenizer, load_chat_template(tokenizer, tokenizer_folder, override))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -97,6 +98,13 @@ def choice(*choices: str) -> Parser:
     return parse
 
 
+def device(value: str) -> str:
+    """auto, cpu, cuda or cuda:N; whether it is there is known only later."""
+    if re.fullmatch(r"auto|cpu|cuda(:\d+)?", value) is None:
+        raise ValueError("must be auto, cpu, cuda or cuda:N")
+    return value
+
+
 def switch(value: str) -> bool:
     """Yes or no."""
     known: Mapping[str, bool] = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -123,10 +131,10 @@ _ENGINE: Final = EngineConfig()
 FLAGS: Final[tuple[Flag, ...]] = (
     Flag("model", text, None, "checkpoint folder or hub name; absent: the built-in demo model"),
     Flag("served_model_name", text, (), "name clients use; the first one is reported", repeats=True),
-    Flag("tokenizer", text, None, "folder with tokenizer.json; absent: the checkpoint's own"),
+    Flag("tokenizer", text, None, "folder or hub name of the tokenizer; absent: the checkpoint's own"),
     Flag("chat_template", text, None, "file with a chat template; absent: the tokenizer's own"),
     Flag("dtype", choice(*DTYPES), "auto", "weights' type; auto: float32 on a CPU, bfloat16 on a GPU"),
-    Flag("device", text, "auto", "auto, cpu, cuda or cuda:N"),
+    Flag("device", device, "auto", "auto, cpu, cuda or cuda:N"),
     Flag("replicas", whole(1, 64), 1, "worker processes; with device auto or cuda they spread over the GPUs"),
     Flag("forward_timeout", number(0.1, 86_400), DEFAULTS.forward_seconds, "seconds until a silent worker is replaced"),
     Flag("max_model_len", whole(1, 2**31), None, "context limit in tokens; absent: the model's own"),

@@ -15,7 +15,7 @@ import torch
 
 from psd_core.config import MAX_BLOCK_LENGTH
 from psd_core.errors import CheckpointError
-from psd_core.models.families import FAMILIES, UNSUPPORTED
+from psd_core.models.families import family_of
 from psd_core.models.family import ConfigJson, Family, Target, read_vocab_size
 from psd_core.models.files import read_json, read_optional_json
 from psd_core.models.layers import DiffusionDecoder
@@ -42,7 +42,7 @@ def open_checkpoint(path: Path, tokenizer_path: Path | None = None) -> Checkpoin
     CheckpointError names the file or the key at fault.
     """
     config = read_json(path / "config.json")
-    family = _family_of(path, config)
+    family = family_of(config, path)
     texts = read_token_texts(tokenizer_path or path)
     names = _names_of(path, config)
     if family.block_length is not None and config.get(family.block_key) is None:
@@ -88,19 +88,6 @@ def _expected_shapes(spec: ModelSpec, targets: dict[str, Target]) -> dict[str, t
         whole = parameter if target.expert is None else parameter[target.expert]
         shapes[name] = tuple(whole[target.start : target.stop].shape)
     return shapes
-
-
-def _family_of(path: Path, config: ConfigJson) -> Family:
-    """Dispatch on `architectures[0]`: model_type is shared by architectures that differ."""
-    architectures = config.get("architectures")
-    name = architectures[0] if isinstance(architectures, list) and architectures else None
-    if isinstance(name, str) and name in UNSUPPORTED:
-        raise CheckpointError(f"{path / 'config.json'}: architecture {name!r} is not supported: {UNSUPPORTED[name]}")
-    if not isinstance(name, str) or name not in FAMILIES:
-        raise CheckpointError(
-            f"{path / 'config.json'}: architecture {name!r} is not supported; known: {', '.join(FAMILIES)}"
-        )
-    return FAMILIES[name]
 
 
 def _names_of(path: Path, config: ConfigJson) -> tuple[str, ...]:

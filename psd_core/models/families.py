@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
+from psd_core.errors import CheckpointError
 from psd_core.models.dream import DREAM
-from psd_core.models.family import Family
+from psd_core.models.family import ConfigJson, Family
 from psd_core.models.fastdllm2 import FAST_DLLM_2
 from psd_core.models.llada import LLADA
 from psd_core.models.llada2 import LLADA_2
@@ -28,3 +30,19 @@ UNSUPPORTED: Final[Mapping[str, str]] = {
     "NemotronLabsDiffusionModel": "Nemotron-Labs-Diffusion needs YaRN positions with Llama 4's scaling",
     "DiffusionGemmaForBlockDiffusion": "DiffusionGemma renoises a canvas of random tokens: it has no masks to fill",
 }
+
+
+def family_of(config: ConfigJson, folder: Path) -> Family:
+    """The family of a config.json, by `architectures[0]`: architectures that differ share a model_type.
+
+    CheckpointError if there is none, with what is missing if it is known; `folder` is for the message.
+    """
+    architectures = config.get("architectures")
+    name = architectures[0] if isinstance(architectures, list) and architectures else None
+    if isinstance(name, str) and name in FAMILIES:
+        return FAMILIES[name]
+    reason = UNSUPPORTED.get(name) if isinstance(name, str) else None
+    raise CheckpointError(
+        f"{folder / 'config.json'}: architecture {name!r} is not supported"
+        + (f": {reason}" if reason else f"; known: {', '.join(FAMILIES)}")
+    )

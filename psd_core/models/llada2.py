@@ -72,7 +72,7 @@ def _targets(spec: ModelSpec) -> dict[str, Target]:
 
 LLADA_2: Final = Family(
     "LLaDA2MoeModelLM",
-    "LLaDA2.0 mini and flash; LLaDA2.1 without token editing",
+    "LLaDA2.0 and LLaDA2.1, mini and flash",
     _read_spec,
     _targets,
     mask=SpecialToken("<|mask|>", 156895),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Generator
 from dataclasses import replace
@@ -26,7 +27,7 @@ class LocalModel:
     def __init__(self, settings: Settings) -> None:
         """SourceError if the model cannot be loaded or the settings do not suit it."""
         try:
-            source = read_source(settings.model)
+            source = asyncio.run(read_source(settings.model))
             self._engine, facts = load_engine(worker_config(settings, source))
             decoder = fit_decoder(settings.requests, facts.limits)
         except (CheckpointError, ConfigError) as error:
