@@ -17,7 +17,7 @@ from server.errors import ApiError
 from server.metrics import Metrics
 from server.middleware import OPEN_PATHS, KeyCheck, RequestContext, answer
 from server.pool import WorkerPool
-from server.routes import chat, completions, models, system, tokenize
+from server.routes import chat, completions, models, reference, system, tokenize
 from server.settings import Settings
 from server.state import AppState, state_of
 from server.version import VERSION
@@ -45,9 +45,11 @@ def create_app(settings: Settings, hooks: Hooks | None = None) -> FastAPI:
         lifespan=lifespan,
         root_path=settings.http.root_path,
         redirect_slashes=False,
+        docs_url=None,  # FastAPI's own pages load scripts from other hosts: see routes.reference
+        redoc_url=None,
     )
     app.state.psd = state
-    for module in (completions, chat, models, tokenize, system):
+    for module in (completions, chat, models, tokenize, system, reference):
         app.include_router(module.router)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ApiError, _on_api_error)
@@ -79,7 +81,10 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     codes = {404: "unknown_path", 405: "method_not_allowed"}
     message = messages.get(error.status_code, str(error.detail))
     code = codes.get(error.status_code, "invalid_request")
-    return answer(ApiError(error.status_code, code, message, headers=error.headers), state_of(request).metrics)
+    headers = dict(error.headers or {})
+    if headers.get("Allow") == "GET":
+        headers["Allow"] = "GET, HEAD"  # see RequestContext
+    return answer(ApiError(error.status_code, code, message, headers=headers), state_of(request).metrics)
 
 
 async def _on_api_error(request: Request, error: Exception) -> JSONResponse:
