@@ -75,7 +75,7 @@ class Track:
         self.num_tokens = 0
         self.is_cut = False  # a stop string matched: later tokens do not count
         self._rules = rules
-        self._detokenizer = Detokenizer(tokenizer, skip_special=rules.skip_special)
+        self._detokenizer = Detokenizer(tokenizer, skip_special=rules.skip_special, kept_ids=rules.kept_ids)
         self._stops = stops.StopState(rules.stops)
         self._offset = len(choice.echo)
 
