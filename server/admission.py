@@ -6,6 +6,7 @@ Pure but for the ids and seeds it draws: no queue, no socket.
 from __future__ import annotations
 
 import dataclasses
+import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from psd_core.admission import check
 from psd_core.config import DecoderConfig
 from psd_core.errors import ConfigError, RequestError
 from psd_core.request import SEED_HIGH, Request, SamplingParams
+from server import toolcalls
 from server.chat_template import ChatTemplate
-from server.errors import ApiError, from_core, invalid
+from server.conversation import TOOL_ROLES, ChatMessage, ConversationFields, template_messages
+from server.errors import ApiError, from_core, invalid, unsupported
 from server.messages import ModelFacts
-from server.schema import ChatMessage, ChatRequest, CompletionRequest, GenerationFields, Prompt, PsdFields
+from server.schema import ChatRequest, CompletionRequest, GenerationFields, Prompt, PsdFields
 from server.settings import RequestSettings
 from server.tokenizer import Tokenizer
 from server.tuning import COMPLETION_MAX_TOKENS, MAX_STOP_CHARS
@@ -32,6 +35,7 @@ class TextRules:
     min_tokens: int
     skip_special: bool
     include_stop: bool
+    kept_ids: frozenset[int] = frozenset()  # special tokens that are text all the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Job:
     wants_token_ids: bool
     wants_usage: bool
     wants_running_usage: bool
+    parses_calls: bool = False  # tool calls are looked for in the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,24 +104,35 @@ class Admission:
 
     def chat(self, body: ChatRequest) -> Job:
         """ApiError 400 if the request can never be served."""
-        ids = self.encode_messages(body.messages)
+        ids = self.encode_messages(body, body.messages)
         max_tokens = body.max_completion_tokens or body.max_tokens or self._rest_of_context(body, len(ids))
-        return self._job(
+        job = self._job(
             body, [(ids, "", True)], max_tokens, "chatcmpl", body.logprobs, body.top_logprobs, num_choices=body.n
         )
+        if not body.offered_tools:
+            return job
+        specials = self.tokenizer.special_texts
+        kept_ids = frozenset(specials[marker] for marker in toolcalls.MARKERS if marker in specials)
+        rules = dataclasses.replace(job.rules, kept_ids=kept_ids)
+        return dataclasses.replace(job, rules=rules, parses_calls=True)
 
-    def encode_messages(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
+    def encode_messages(self, body: ConversationFields, messages: Sequence[ChatMessage]) -> list[int]:
         """Prompt ids of a conversation; ApiError 400 if there is no template or it refuses."""
-        if self.template is None:
+        template = self.template
+        if template is None:
             raise invalid("messages", "the model has no chat template; use /v1/completions or --chat-template")
+        _check_known(template, body, messages)
         self.check_length("messages", sum(len(message.content or "") for message in messages))
-        entries = [
-            {"role": "system" if message.role == "developer" else message.role, "content": message.content or ""}
-            | ({} if message.name is None else {"name": message.name})
-            for message in messages
-        ]
+        tools = [tool.shown for tool in body.offered_tools]
+        self.check_length("tools", len(json.dumps(tools)))
         try:
-            return self.template.encode(entries, add_generation_prompt=add_generation_prompt)
+            return template.encode(
+                template_messages(messages),
+                tools=tools,
+                variables=body.chat_template_kwargs,
+                add_generation_prompt=body.add_generation_prompt is not False,
+                continue_final=body.continue_final_message,
+            )
         except RequestError as error:
             raise from_core(error) from error
 
@@ -257,6 +273,25 @@ class Admission:
         else:  # blocks begin at multiples of their length
             room = limits.max_model_len // block_length * block_length - num_prompt
         return max(1, body.min_tokens, min(room, self.settings.default_max_tokens))
+
+
+def _check_known(template: ChatTemplate, body: ConversationFields, messages: Sequence[ChatMessage]) -> None:
+    """Refuse what this template would leave out of the prompt in silence."""
+    if not template.knows_tools:
+        why = "the model's chat template does not know tools"
+        if body.offered_tools:
+            raise unsupported("tools", f"tools are not supported: {why}")
+        for index, message in enumerate(messages):
+            if message.role in TOOL_ROLES:
+                raise unsupported(f"messages.{index}.role", f"role {message.role} is not supported: {why}")
+            if message.calls:
+                raise unsupported(f"messages.{index}.tool_calls", f"tool calls are not supported: {why}")
+    for name in body.chat_template_kwargs:
+        if name not in template.variables:
+            known = ", ".join(sorted(template.variables)) or "none"
+            raise invalid(
+                "chat_template_kwargs", f"the chat template reads no variable {name[:100]!r}; it reads: {known}"
+            )
 
 
 def _sampling(body: GenerationFields, seed: int, choice_index: int) -> SamplingParams:

@@ -18,7 +18,7 @@ from server.metrics import Metrics
 from server.middleware import OPEN_PATHS, KeyCheck, RequestContext, answer
 from server.playground import read_assets
 from server.pool import WorkerPool
-from server.routes import chat, completions, models, playground, system, tokenize
+from server.routes import chat, completions, models, playground, reference, system, tokenize
 from server.settings import Settings
 from server.state import AppState, state_of
 from server.version import VERSION
@@ -46,9 +46,11 @@ def create_app(settings: Settings, hooks: Hooks | None = None) -> FastAPI:
         lifespan=lifespan,
         root_path=settings.http.root_path,
         redirect_slashes=False,
+        docs_url=None,  # FastAPI's own pages load scripts from other hosts: see routes.reference
+        redoc_url=None,
     )
     app.state.psd = state
-    for module in (completions, chat, models, tokenize, system):
+    for module in (completions, chat, models, tokenize, system, reference):
         app.include_router(module.router)
     assets = read_assets() if settings.http.has_playground else ()
     app.include_router(playground.make_router(assets))
@@ -82,7 +84,10 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     codes = {404: "unknown_path", 405: "method_not_allowed"}
     message = messages.get(error.status_code, str(error.detail))
     code = codes.get(error.status_code, "invalid_request")
-    return answer(ApiError(error.status_code, code, message, headers=error.headers), state_of(request).metrics)
+    headers = dict(error.headers or {})
+    if headers.get("Allow") == "GET":
+        headers["Allow"] = "GET, HEAD"  # see RequestContext
+    return answer(ApiError(error.status_code, code, message, headers=headers), state_of(request).metrics)
 
 
 async def _on_api_error(request: Request, error: Exception) -> JSONResponse:

@@ -96,7 +96,7 @@ class Track:
         self._rules = rules
         self._tokenizer = tokenizer
         self._choice = choice
-        self._detokenizer = Detokenizer(tokenizer, skip_special=rules.skip_special)
+        self._detokenizer = Detokenizer(tokenizer, skip_special=rules.skip_special, kept_ids=rules.kept_ids)
         self._stops = stops.StopState(rules.stops)
         self._offset = len(choice.echo)
 

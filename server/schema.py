@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 
 from psd_core.request import MAX_TOP_LOGPROBS, SEED_HIGH, SEED_LOW
 from server.body import JsonObject
+from server.conversation import ChatMessage, ConversationFields, check_conversation
 from server.errors import ApiError, invalid
 from server.fields import Bool, Fields, Int, Number, Text
 from server.tuning import MAX_N
@@ -17,7 +17,6 @@ from server.unsupported import CHAT_NEUTRAL, COMPLETION_NEUTRAL, refuse_unsuppor
 Prompt = str | list[int]
 MAX_NAME_CHARS: Final = 100
 MAX_ID_DIGITS: Final = 10
-ROLES: Final = ("system", "developer", "user", "assistant")
 
 
 def _prompts(value: object) -> list[Prompt]:
@@ -62,22 +61,6 @@ def _bias(value: object) -> tuple[tuple[int, float], ...]:
     return tuple(sorted(pairs))
 
 
-def _content(value: object) -> str:
-    """Text of a message: a string, or text parts joined."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise ValueError("must be a string or a list of text parts")
-    texts: list[str] = []
-    for part in value:
-        if not isinstance(part, dict) or part.get("type") != "text":
-            raise ValueError("holds a part that is not of type text; only text is supported")
-        if not isinstance(part.get("text"), str):
-            raise ValueError("holds a text part without a string in its text field")
-        texts.append(part["text"])
-    return "".join(texts)
-
-
 def _schema(*kinds: JsonObject) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": list(kinds)})
 
@@ -86,7 +69,6 @@ _STRING: Final[JsonObject] = {"type": "string"}
 _STRINGS: Final[JsonObject] = {"type": "array", "items": _STRING}
 _IDS: Final[JsonObject] = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
 _ID_LISTS: Final[JsonObject] = {"type": "array", "items": _IDS, "minItems": 1}
-_PARTS: Final[JsonObject] = {"type": "array", "items": {"type": "object"}}
 
 Prompts = Annotated[list[Prompt], PlainValidator(_prompts), _schema(_STRING, _STRINGS, _IDS, _ID_LISTS)]
 Stops = Annotated[tuple[str, ...], PlainValidator(_stops), _schema(_STRING, _STRINGS)]
@@ -95,7 +77,6 @@ Bias = Annotated[
     PlainValidator(_bias),
     _schema({"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}),
 ]
-Content = Annotated[str, PlainValidator(_content), _schema(_STRING, _PARTS)]
 
 
 class PsdFields(Fields):
@@ -132,6 +113,7 @@ class StreamOptions(Fields):
     include_usage: Bool = False
     continuous_usage_stats: Bool = False
     granularity: Literal["block", "frontier"] = "block"
+    include_obfuscation: Literal[False] = False
 
 
 class GenerationFields(Fields):
@@ -178,16 +160,7 @@ class CompletionRequest(GenerationFields):
     logprobs: Int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
 
 
-class ChatMessage(Fields):
-    """One message of a conversation."""
-
-    role: Text
-    content: Content | None = None
-    name: Text | None = None
-    tool_calls: tuple[object, ...] = ()
-
-
-class ChatRequest(GenerationFields):
+class ChatRequest(GenerationFields, ConversationFields):
     """POST /v1/chat/completions."""
 
     messages: list[ChatMessage] = Field(min_length=1)
@@ -224,20 +197,8 @@ def parse_chat(body: JsonObject) -> ChatRequest:
     _check_common(request)
     if request.top_logprobs and not request.logprobs:
         raise invalid("top_logprobs", "top_logprobs needs logprobs: true")
-    check_messages(request.messages)
+    check_conversation(request, request.messages)
     return request
-
-
-def check_messages(messages: Sequence[ChatMessage]) -> None:
-    """ApiError 400 for roles, contents and tool calls that this server does not serve."""
-    for index, message in enumerate(messages):
-        where = f"messages.{index}"
-        if message.role not in ROLES:
-            raise invalid(f"{where}.role", f"role must be one of {', '.join(ROLES)}, got {message.role[:40]!r}")
-        if message.content is None and message.role != "assistant":
-            raise invalid(f"{where}.content", f"a {message.role} message needs content")
-        if message.tool_calls:
-            raise invalid(f"{where}.tool_calls", "tool calls are not supported", "unsupported_parameter")
 
 
 def parse(model: type[Body], body: JsonObject) -> Body:

@@ -122,12 +122,17 @@ async def _chunks(
                     yield renderer.prompt(generation.job.choices[index], tokens)
                 case Delta(index, text, tokens):
                     pending[index] += tokens
-                    if text:
-                        yield renderer.part(index, text, pending[index], generation.num_tokens)
+                    part = renderer.part(index, text, pending[index], generation.num_tokens) if text else None
+                    if part is not None:
+                        yield part
                         pending[index] = ()
                 case Canvas():
                     yield renderer.canvas(update)
                 case End(index):
+                    rest = renderer.rest(index, pending[index], generation.num_tokens)
+                    if rest is not None:
+                        yield rest
+                        pending[index] = ()
                     yield renderer.last(update, pending[index], generation.num_tokens)
     if generation.job.wants_usage:
         yield renderer.usage([generation.ends[choice.index] for choice in generation.job.choices])

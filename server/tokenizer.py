@@ -47,9 +47,10 @@ class Tokenizer:
             value = value.get("content")
         return value if isinstance(value, str) else None
 
-    def encode_text(self, text: str, *, with_prefix: bool = True) -> list[int]:
-        """User text to ids: no special token is recognised; BOS first if the tokenizer asks for it."""
-        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+    def encode_text(self, text: str, *, with_prefix: bool = True, parses_special: bool = False) -> list[int]:
+        """User text to ids; BOS first if the tokenizer asks for it. No special token is recognised unless asked for."""
+        tokenizer = self._markup if parses_special else self._plain
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return [*self._prefix_ids, *ids] if with_prefix else ids
 
     def encode_markup(self, text: str) -> list[int]:

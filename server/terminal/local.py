@@ -66,8 +66,8 @@ class LocalModel:
                 case TokensEvent() if not track.is_cut:
                     delta = track.take(event)
                     pending += delta.tokens
-                    if delta.text:
-                        yield renderer.part(0, delta.text, pending, track.num_tokens)
+                    if delta.text and (part := renderer.part(0, delta.text, pending, track.num_tokens)):
+                        yield part
                         pending = ()
                     if track.is_cut:
                         self._engine.cancel(event.request_id)
@@ -75,8 +75,8 @@ class LocalModel:
                     yield renderer.canvas(Canvas(0, event))
                 case FinishedEvent():
                     rest: Delta = track.finish()
-                    if rest.text:
-                        yield renderer.part(0, rest.text, pending, track.num_tokens)
+                    if rest.text and (part := renderer.part(0, rest.text, pending, track.num_tokens)):
+                        yield part
                         pending = ()
                     end = End(0, track.reason(event), track.num_tokens, event.figures)
                     yield renderer.last(end, pending, track.num_tokens)

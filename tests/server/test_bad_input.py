@@ -163,13 +163,26 @@ def test_other_content_types_and_encodings_are_400s(server: ServerProcess) -> No
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [("GET", "/nope", 404), ("GET", "/v1/completions", 405), ("DELETE", "/v1/models", 405), ("POST", "/health", 405)],
+    ("method", "path", "status", "allowed"),
+    [
+        ("GET", "/nope", 404, None),
+        ("GET", "/", 404, None),
+        ("GET", "/docs/nope", 404, None),
+        ("POST", "/v1/nope", 404, None),
+        ("GET", "/v1/completions", 405, "POST"),
+        ("OPTIONS", "/v1/chat/completions", 405, "POST"),
+        ("DELETE", "/v1/models", 405, "GET, HEAD"),
+        ("POST", "/health", 405, "GET, HEAD"),
+        ("PATCH", "/docs", 405, "GET, HEAD"),
+        ("BREW", "/health", 405, "GET, HEAD"),
+    ],
 )
 def test_unknown_paths_and_methods_have_the_envelope(
-    server: ServerProcess, method: str, path: str, status: int
+    server: ServerProcess, method: str, path: str, status: int, allowed: str | None
 ) -> None:
-    assert_envelope(server.client.request(method, path), status)
+    response = server.client.request(method, path)
+    assert_envelope(response, status)
+    assert response.headers.get("allow") == allowed
 
 
 JSON = st.recursive(
