@@ -5,7 +5,7 @@ Base units, no unbounded labels, every series of a label exists from the start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from prometheus_client import (
@@ -48,8 +48,10 @@ ERROR_CODES: Final = (
     "worker_unavailable",
 )
 
+WORKER_STATES: Final = ("loading", "ready", "restarting", "failed")
+
 # A CPU with a toy model answers in milliseconds, a GPU with a large one in minutes: one grid covers both.
-_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _FAST_SECONDS: Final = (0.0001, 0.00025, 0.0005, *_SECONDS[:13])
 _TOKENS_PER_FORWARD: Final = (0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 _ROWS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512)
@@ -103,12 +105,15 @@ class Metrics:
         self._requests = counter("psd_requests", "Sequences that ended", "endpoint", "finish_reason")
         self._errors = counter("psd_request_errors", "Requests answered with an error", "code")
         self._cache_usage = gauge("psd_kv_cache_usage_ratio", "Used slots of the key-value arena")
+        self._workers = gauge("psd_workers", "Workers by state", "state")
         self._restarts = counter("psd_worker_restarts", "Workers that died and were started again")
         self._load_seconds = gauge("psd_model_load_seconds", "Time that loading the model took")
         gauge("psd_build_info", "Version of the server", "version").labels(VERSION).set(1)
         for phase in ("refresh", "denoise", "mixed"):
             self._forwards.labels(phase)
             self._forward_seconds.labels(phase)
+        for state in WORKER_STATES:
+            self._workers.labels(state)
         for code in ERROR_CODES:
             self._errors.labels(code)
         for endpoint in ENDPOINTS:
@@ -122,6 +127,11 @@ class Metrics:
     def loaded(self, facts: ModelFacts) -> None:
         """A worker has its model."""
         self._load_seconds.set(facts.load_seconds)
+
+    def counted(self, states: Sequence[str]) -> None:
+        """The state of every worker, as of now."""
+        for state in WORKER_STATES:
+            self._workers.labels(state).set(states.count(state))
 
     def restarted(self) -> None:
         """A worker died and will be started again."""
