@@ -5,7 +5,7 @@ Base units, no unbounded labels, every series of a label exists from the start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from prometheus_client import (
@@ -50,8 +50,10 @@ ERROR_CODES: Final = (
     "worker_unavailable",
 )
 
+WORKER_STATES: Final = ("loading", "ready", "restarting", "failed")
+
 # A CPU with a toy model answers in milliseconds, a GPU with a large one in minutes: one grid covers both.
-_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _FAST_SECONDS: Final = (0.0001, 0.00025, 0.0005, *_SECONDS[:13])
 _TOKENS_PER_FORWARD: Final = (0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 _ROWS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512)
@@ -107,6 +109,7 @@ class Metrics:
         self._cache_usage = gauge("psd_kv_cache_usage_ratio", "Used slots of the key-value arena")
         self._kept_slots = gauge("psd_prefix_cache_slots", "Slots of finished contexts that later requests may reuse")
         self._prefix_hits = counter("psd_prefix_cache_hit_tokens", "Prompt tokens that an earlier request had computed")
+        self._workers = gauge("psd_workers", "Workers by state", "state")
         self._restarts = counter("psd_worker_restarts", "Workers that died and were started again")
         self._out_of_memory = counter(
             "psd_forwards_out_of_memory", "Forwards that did not fit the memory and were tried again smaller"
@@ -119,6 +122,8 @@ class Metrics:
         for phase in ("refresh", "denoise", "score", "mixed"):
             self._forwards.labels(phase)
             self._forward_seconds.labels(phase)
+        for state in WORKER_STATES:
+            self._workers.labels(state)
         for code in ERROR_CODES:
             self._errors.labels(code)
         for endpoint in ENDPOINTS:
@@ -133,6 +138,11 @@ class Metrics:
         """A worker has its model."""
         self._load_seconds.set(facts.load_seconds)
         self._model_info.labels(facts.architecture, facts.dtype, facts.device).set(1)
+
+    def counted(self, states: Sequence[str]) -> None:
+        """The state of every worker, as of now."""
+        for state in WORKER_STATES:
+            self._workers.labels(state).set(states.count(state))
 
     def restarted(self) -> None:
         """A worker died and will be started again."""

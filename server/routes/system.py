@@ -48,4 +48,6 @@ async def version() -> dict[str, str]:
 @router.get("/metrics", summary="Prometheus metrics", response_model=None)
 async def metrics(request: Request) -> Response:
     """All figures in the text format of Prometheus."""
-    return Response(state_of(request).metrics.render(), media_type=CONTENT_TYPE)
+    state = state_of(request)
+    state.metrics.counted(state.pool.states)
+    return Response(state.metrics.render(), media_type=CONTENT_TYPE)

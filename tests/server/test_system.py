@@ -37,6 +37,7 @@ METRICS = (
     "psd_requests_total",
     "psd_request_errors_total",
     "psd_kv_cache_usage_ratio",
+    "psd_workers",
     "psd_worker_restarts_total",
     "psd_model_load_seconds",
     "psd_build_info",
