@@ -97,5 +97,6 @@ def _worker_config(settings: Settings, source: _Source) -> WorkerConfig:
         replica_index=0,
         engine=settings.engine,
         log_level=settings.log_level,
+        log_format=settings.log_format,
         address="",
     )
