@@ -18,6 +18,7 @@ from server.metrics import Metrics
 from server.middleware import OPEN_PATHS, KeyCheck, RequestContext, answer
 from server.playground import read_assets
 from server.pool import WorkerPool
+from server.quota import Quotas
 from server.routes import chat, completions, models, playground, reference, system, tokenize
 from server.settings import Settings
 from server.state import AppState, state_of
@@ -27,7 +28,8 @@ from server.version import VERSION
 def create_app(settings: Settings, hooks: Hooks | None = None) -> FastAPI:
     """A complete application. Its workers start with its lifespan, and end with it."""
     metrics = Metrics()
-    state = AppState(settings, metrics, WorkerPool(metrics), int(time.time()))
+    quotas = Quotas(settings.http.max_key_seqs, settings.http.max_key_requests)
+    state = AppState(settings, metrics, WorkerPool(metrics), quotas, int(time.time()))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -1,27 +1,45 @@
 """A request body to a JSON object: bounded while it is read, strict, and every fault is a 4xx.
 
-Duplicate keys: the last one wins, as in every JSON parser that clients use.
+A key that stands twice in an object is refused: whoever checked the request before us may have read the other one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import time
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from starlette.requests import ClientDisconnect, Request
 
-from server.errors import ApiError, invalid
+from server.errors import ApiError, invalid, too_slow
 from server.tuning import DISCARD_FACTOR, DISCARD_SECONDS, MAX_JSON_DEPTH
 
 JsonObject = dict[str, object]
 
 
-async def read_json(request: Request, max_bytes: int) -> JsonObject:
-    """The body as a JSON object. ApiError 400 or 413; ClientDisconnect passes through."""
+class BodyLimits(Protocol):
+    """How large a body may be, and how long it may take to arrive."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Bytes as they are sent."""
+
+    @property
+    def read_seconds(self) -> float:
+        """From the first look at the body to its last byte."""
+
+
+async def read_json(request: Request, limits: BodyLimits) -> JsonObject:
+    """The body as a JSON object. ApiError 400, 408 or 413; ClientDisconnect passes through."""
     _check_headers(request)
-    return parse_object(await _read(request, max_bytes))
+    try:
+        async with asyncio.timeout(limits.read_seconds):
+            body = await _read(request, limits.max_body_bytes)
+    except TimeoutError:
+        raise too_slow(f"the body did not arrive within {limits.read_seconds:g} s") from None
+    return parse_object(body)
 
 
 def parse_object(body: bytes) -> JsonObject:
@@ -31,7 +49,7 @@ def parse_object(body: bytes) -> JsonObject:
     except UnicodeDecodeError as error:
         raise invalid(None, f"the body is not valid UTF-8 at byte {error.start}", "invalid_json") from None
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_float)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_float, object_pairs_hook=_object)
     except RecursionError:
         raise _too_deep() from None
     except ValueError as error:  # JSONDecodeError, and integers of absurd length
@@ -88,6 +106,17 @@ def _too_deep() -> ApiError:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _object(pairs: list[tuple[str, object]]) -> JsonObject:
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key[:100]!r} stands twice in one object")
+            seen.add(key)
+    return entries
 
 
 def _parse_float(text: str) -> float:

@@ -105,5 +105,6 @@ def worker_config(settings: Settings, source: Source) -> WorkerConfig:
         replica_index=0,
         engine=settings.engine,
         log_level=settings.log_level,
+        log_format=settings.log_format,
         address="",
     )

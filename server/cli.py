@@ -78,7 +78,7 @@ def _serve(given: dict[str, list[str] | None]) -> int:
     except (ConfigError, CheckpointError) as error:
         print(f"psd serve: error: {error}", file=sys.stderr)
         return 2
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format)
     from server.run import run  # FastAPI is imported only by who serves
 
     return run(settings)

@@ -70,6 +70,11 @@ def overloaded(message: str) -> ApiError:
     return ApiError(429, "queue_full", message, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 
+def too_slow(message: str) -> ApiError:
+    """408: the client keeps us waiting; the connection ends with the answer."""
+    return ApiError(408, "read_timeout", message, headers={"Connection": "close"})
+
+
 def internal() -> ApiError:
     """500: a fault of our own. The log has the details, the client does not."""
     return ApiError(500, "internal_error", "the server made a mistake; its log has the details")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from psd_core.config import ACCEPTANCE_NAMES, CACHE_NAMES, POLICY_NAMES, DecoderConfig, EngineConfig
+from server.logs import LOG_FORMATS
 from server.tuning import DEFAULTS
 
 Parser = Callable[[str], object]
@@ -165,13 +166,25 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("ssl_certfile", text, None, "TLS certificate chain; needs --ssl-keyfile"),
     Flag("allowed_origins", text, (), "web origin that may call the API (CORS); absent: none", repeats=True),
     Flag("api_key", secret, (), "key that clients must send; absent: no key is asked", repeats=True),
+    Flag("api_key_file", text, None, "file with a line sha256:HEX [name] per key"),
+    Flag("max_key_seqs", whole(0, 1_000_000), 0, "sequences that a key may have open at once; 0: no limit"),
+    Flag("max_key_requests", whole(0, 1_000_000), 0, "requests per minute that a key may make; 0: no limit"),
     Flag("open_metrics", switch, False, "true: /metrics answers without a key"),
     Flag("no_playground", switch, False, "true: the built-in page is not served at /"),
     Flag("max_waiting", whole(0, 1_000_000), DEFAULTS.max_waiting, "sequences queued beyond the running ones"),
     Flag("max_stop_strings", whole(0, 1024), DEFAULTS.max_stop_strings, "stop strings per request"),
     Flag("max_body_bytes", whole(1024, 2**30), DEFAULTS.max_body_bytes, "largest request body"),
+    Flag("queue_timeout", number(0, 86_400), 0.0, "seconds a request may wait for its first forward; 0: any time"),
     Flag("request_timeout", number(0, 86_400), 0.0, "seconds until a request is given up; 0: never"),
+    Flag("read_timeout", number(0.1, 3600), DEFAULTS.read_seconds, "seconds for a header, and for a body, to arrive"),
+    Flag(
+        "stream_stall_timeout",
+        number(0.1, 3600),
+        DEFAULTS.stall_seconds,
+        "seconds a client may read nothing of its answer",
+    ),
     Flag("ping_interval", number(0, 3600), 0.0, "seconds of silence until a stream sends a comment; 0: none"),
     Flag("drain_timeout", number(0, 86_400), DEFAULTS.drain_seconds, "seconds for open requests after SIGTERM"),
+    Flag("log_format", choice(*LOG_FORMATS), "text", "text, or json for one object per line"),
     Flag("log_level", choice(*LOG_LEVELS), "info", "least severe messages to log"),
 )

@@ -7,10 +7,11 @@ sure that, however it ends, nothing of it stays in the engine.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from psd_core.events import CanvasEvent, Figures, FinishedEvent, PromptEvent, TokensEvent, TopEntries
 from server import stops
@@ -20,6 +21,7 @@ from server.errors import ApiError, unavailable
 from server.metrics import Metrics
 from server.pool import BegunEvent, Event, FailedEvent, WorkerPool
 from server.tokenizer import Tokenizer
+from server.tuning import MAX_PENDING_EVENTS
 
 FinishReason = Literal["stop", "length"]
 
@@ -84,6 +86,18 @@ class End:
 
 
 Update = Prompt | Delta | Canvas | End
+
+
+class Patience(Protocol):
+    """How long a request may take from its arrival; 0 is for ever."""
+
+    @property
+    def timeout_seconds(self) -> float:
+        """In all."""
+
+    @property
+    def queue_seconds(self) -> float:
+        """Until the first forward of any of its choices."""
 
 
 class Track:
@@ -176,7 +190,8 @@ class Generation:
         self.first_text_seconds: float | None = None
         self.ends: dict[int, End] = {}
         self.failure: ApiError | None = None
-        self._endpoint = endpoint
+        self._is_begun = False
+        self.endpoint = endpoint
         self._pool = pool
         self._metrics = metrics
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
@@ -185,7 +200,7 @@ class Generation:
 
     def start(self) -> None:
         """Hand the choices to the workers. ApiError 503 if none is ready."""
-        self._pool.submit([choice.request for choice in self.job.choices], self._queue.put_nowait)
+        self._pool.submit([choice.request for choice in self.job.choices], self._put)
         self._metrics.admitted(self.job.num_prompt_tokens)
 
     def close(self) -> None:
@@ -193,7 +208,7 @@ class Generation:
         open_ids = [request_id for request_id, track in self._tracks.items() if track.index not in self.ends]
         self._pool.forget(open_ids)
         for request_id in open_ids:
-            self._metrics.ended(self._endpoint, self.reason, self._tracks[request_id].num_tokens, None)
+            self._metrics.ended(self.endpoint, self.reason, self._tracks[request_id].num_tokens, None)
         self._metrics.answered(time.monotonic() - self.arrival)
 
     @property
@@ -208,19 +223,30 @@ class Generation:
         """Tokens returned so far, over all choices."""
         return sum(track.num_tokens for track in self._tracks.values())
 
-    async def updates(self, timeout_seconds: float) -> AsyncGenerator[Update, None]:
-        """Every update until each choice has its End. ApiError if the work fails or takes too long (0: never)."""
-        deadline = self.arrival + timeout_seconds if timeout_seconds else None
+    async def updates(self, patience: Patience) -> AsyncGenerator[Update, None]:
+        """Every update until each choice has its End. ApiError if the work fails or takes too long."""
         while len(self.ends) < len(self._tracks):
-            for update in self._digest(await self._next(deadline)):
+            for update in self._digest(await self._next(patience)):
                 yield update
 
-    async def _next(self, deadline: float | None) -> Event:
-        remaining = None if deadline is None else deadline - time.monotonic()
+    async def _next(self, patience: Patience) -> Event:
+        in_all = patience.timeout_seconds or math.inf
+        in_queue = math.inf if self._is_begun else patience.queue_seconds or math.inf
+        seconds = min(in_all, in_queue)
+        remaining = None if seconds == math.inf else self.arrival + seconds - time.monotonic()
         try:
             return await asyncio.wait_for(self._queue.get(), remaining)
         except TimeoutError:
-            raise self._fail(ApiError(504, "request_timeout", "the request took longer than allowed")) from None
+            if in_queue < in_all:
+                message = f"no place became free within {in_queue:g} s; try again later"
+                raise self._fail(unavailable("queue_timeout", message)) from None
+            message = f"the request took longer than the {in_all:g} s that are allowed"
+            raise self._fail(ApiError(504, "request_timeout", message)) from None
+
+    def _put(self, event: Event) -> None:
+        """Queue an event. Tokens are bounded by max_tokens; views of the canvas are dropped for a slow reader."""
+        if not isinstance(event, CanvasEvent) or self._queue.qsize() < MAX_PENDING_EVENTS:
+            self._queue.put_nowait(event)
 
     def _digest(self, event: Event) -> list[Update]:
         track = self._tracks[event.request_id]
@@ -237,6 +263,7 @@ class Generation:
             case CanvasEvent():
                 return [] if track.is_cut else [Canvas(track.index, event)]
             case BegunEvent():
+                self._is_begun = True
                 return []
             case FinishedEvent(reason="out_of_memory"):
                 raise self._fail(unavailable("out_of_memory", "the memory does not suffice for this request now"))
@@ -244,7 +271,7 @@ class Generation:
                 rest = self._timed(track.finish())
                 end = End(track.index, track.reason(event), track.num_tokens, event.figures)
                 self.ends[track.index] = end
-                self._metrics.ended(self._endpoint, end.reason, end.num_tokens, end.figures)
+                self._metrics.ended(self.endpoint, end.reason, end.num_tokens, end.figures)
                 return [*rest, end]
             case FailedEvent(_, error):
                 raise self._fail(error)

@@ -26,6 +26,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     replica_index: int  # spreads replicas over GPUs
     engine: EngineConfig
     log_level: str
+    log_format: str
     address: str  # ipc:// address of the API process
 
     @property

@@ -5,8 +5,6 @@ Pure ASGI, so that disconnects and streams pass through untouched.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
 import re
 import secrets
@@ -18,12 +16,15 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.errors import ApiError, internal
+from server.keys import ApiKey, find_key
+from server.logs import request_id as request_id_of_logs
 from server.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
 _SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-OPEN_PATHS: Final = frozenset({"/health", "/ready", "/version"})
+OPEN_PATHS: Final = frozenset({"/health", "/ready"})
+ANONYMOUS: Final = "-"  # name of the caller where no key is asked
 
 
 class RequestContext:
@@ -48,6 +49,7 @@ class RequestContext:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         scope = {**scope, "psd.request_id": request_id, "path": trimmed, "method": method}
         has_started = False
+        request_id_of_logs.set(request_id)  # of this task and those it starts
 
         async def send_with_id(message: Message) -> None:
             nonlocal has_started
@@ -61,7 +63,7 @@ class RequestContext:
         except ClientDisconnect:
             return
         except Exception:  # the outermost place: our fault becomes a 500 with the envelope, and the server goes on
-            logger.exception("request %s failed", request_id)
+            logger.exception("the request failed")
             if has_started:
                 raise
             await answer(internal(), self._metrics)(scope, receive, send_with_id)
@@ -70,25 +72,22 @@ class RequestContext:
 class KeyCheck:
     """Refuses every request without a valid key, but for the paths that probes use. Default is deny."""
 
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...], open_paths: frozenset[str], metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, keys: tuple[ApiKey, ...], open_paths: frozenset[str], metrics: Metrics) -> None:
         self._app = app
-        self._digests = tuple(_digest(key.encode()) for key in keys)
+        self._keys = keys
         self._open_paths = open_paths
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """401 unless the key is right, the path is open, or no key is configured."""
-        is_guarded = scope["type"] == "http" and self._digests and scope["path"] not in self._open_paths
-        if is_guarded and not self._is_allowed(Headers(scope=scope).get("authorization", "")):
+        """401 unless the key is right, the path is open, or no key is configured. Later stages find the key's name."""
+        if scope["type"] == "lifespan" or not self._keys or _route_path(scope) in self._open_paths:
+            await self._app({**scope, "psd.key_name": ANONYMOUS}, receive, send)
+            return
+        key = find_key(self._keys, Headers(scope=scope).get("authorization", ""))
+        if key is None:
             await answer(_unauthorized(), self._metrics)(scope, receive, send)
         else:
-            await self._app(scope, receive, send)
-
-    def _is_allowed(self, header: str) -> bool:
-        scheme, _, key = header.partition(" ")
-        given = _digest(key.strip().encode("utf-8", "surrogateescape"))
-        matches = [hmac.compare_digest(given, digest) for digest in self._digests]  # all of them, in constant time
-        return scheme.lower() == "bearer" and any(matches)
+            await self._app({**scope, "psd.key_name": key.name}, receive, send)
 
 
 def answer(error: ApiError, metrics: Metrics) -> JSONResponse:
@@ -102,5 +101,8 @@ def _unauthorized() -> ApiError:
     return ApiError(401, "invalid_api_key", message, headers={"WWW-Authenticate": "Bearer"})
 
 
-def _digest(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
+def _route_path(scope: Scope) -> str:
+    """The path without the prefix that a proxy in front strips and uvicorn puts back."""
+    path: str = scope["path"]
+    root_path: str = scope.get("root_path", "")
+    return path.removeprefix(root_path) if path.startswith(f"{root_path}/") else path

@@ -21,6 +21,7 @@ from server.app import create_app
 from server.banner import banner, print_banner
 from server.boot import Hooks
 from server.errors import unavailable
+from server.protocol import MAX_HEADER_BYTES, guarded_protocol
 from server.settings import HttpSettings, Settings
 from server.state import AppState
 
@@ -122,6 +123,8 @@ def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     http = settings.http
     return uvicorn.Config(
         app,
+        http=guarded_protocol(http, app_state(app).metrics.failed),  # type: ignore[arg-type]  # called like a class
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         log_config=None,
         access_log=False,
         lifespan="on",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -14,14 +13,14 @@ from starlette.responses import JSONResponse, Response
 from server.admission import Admission, Job
 from server.body import JsonObject, read_json
 from server.disconnect import until_disconnect
-from server.generation import Canvas, Delta, End, Generation, Prompt, Token
+from server.errors import ApiError
+from server.finish import log_end
+from server.generation import Canvas, Delta, End, Generation, Patience, Prompt, Token
 from server.ranking import keep_best
 from server.render import Dialect, Renderer
 from server.sse import EventStream
 from server.state import AppState, state_of
 from server.tuning import INLINE_TEXT_CHARS
-
-logger = logging.getLogger(__name__)
 
 Admit = Callable[[Admission, JsonObject], Job]
 CLIENT_LEFT = 499  # nobody reads it
@@ -31,8 +30,9 @@ async def serve(request: Request, admit: Admit, dialect: Dialect) -> Response:
     """Answer one generation request. Everything that can be refused is refused before the first byte."""
     arrival = time.monotonic()
     state = state_of(request)
+    state.quotas.count(request.scope["psd.key_name"])
     admission = state.require_ready()
-    body = await read_json(request, state.settings.http.max_body_bytes)
+    body = await read_json(request, state.settings.http)
     name = body.get("model")
     if isinstance(name, str):
         state.require_model(name)
@@ -61,33 +61,39 @@ def _num_chars(value: object) -> int:
 
 
 async def _answer(request: Request, state: AppState, generation: Generation, renderer: Renderer) -> Response:
-    request_id: str = request.scope["psd.request_id"]
-    timeout_seconds = state.settings.requests.timeout_seconds
+    key_name: str = request.scope["psd.key_name"]
+    patience = state.settings.requests
+    leave = state.quotas.enter(key_name, len(generation.job.choices))
 
     def close() -> None:
+        leave()
         generation.close()
         if generation.failure is not None and generation.job.wants_stream:  # a status is counted where it is sent
             state.metrics.failed(generation.failure.code)
-        _log_end(generation, request_id)
+        log_end(generation, key_name)
 
-    generation.start()
+    try:
+        generation.start()
+    except ApiError:
+        leave()
+        raise
     if generation.job.wants_stream:
-        chunks = _chunks(generation, renderer, timeout_seconds)
+        chunks = _chunks(generation, renderer, patience)
         http = state.settings.http
         return EventStream(chunks, http.ping_seconds, http.drain_seconds, close)
     try:
-        answer = await until_disconnect(request, _whole(generation, renderer, timeout_seconds))
+        answer = await until_disconnect(request, _whole(generation, renderer, patience))
     finally:
         close()
     return Response(status_code=CLIENT_LEFT) if answer is None else JSONResponse(answer)
 
 
-async def _whole(generation: Generation, renderer: Renderer, timeout_seconds: float) -> JsonObject:
+async def _whole(generation: Generation, renderer: Renderer, patience: Patience) -> JsonObject:
     choices = generation.job.choices
     texts = {choice.index: [choice.echo] for choice in choices}
     tokens: dict[int, list[Token]] = {choice.index: [] for choice in choices}
     num_echoed = dict.fromkeys(texts, 0)
-    async with aclosing(generation.updates(timeout_seconds)) as updates:
+    async with aclosing(generation.updates(patience)) as updates:
         async for update in updates:
             if isinstance(update, Prompt):
                 tokens[update.index] += update.tokens
@@ -106,16 +112,14 @@ async def _whole(generation: Generation, renderer: Renderer, timeout_seconds: fl
     )
 
 
-async def _chunks(
-    generation: Generation, renderer: Renderer, timeout_seconds: float
-) -> AsyncGenerator[JsonObject, None]:
+async def _chunks(generation: Generation, renderer: Renderer, patience: Patience) -> AsyncGenerator[JsonObject, None]:
     """The chunks of a stream. Tokens that bring no text yet travel with the next chunk of their choice."""
     pending: dict[int, tuple[Token, ...]] = {choice.index: () for choice in generation.job.choices}
     for choice in generation.job.choices:
         opening = renderer.opening(choice)
         if opening is not None:
             yield opening
-    async with aclosing(generation.updates(timeout_seconds)) as updates:
+    async with aclosing(generation.updates(patience)) as updates:
         async for update in updates:
             match update:
                 case Prompt(index, tokens):
@@ -136,26 +140,3 @@ async def _chunks(
                     yield renderer.last(update, pending[index], generation.num_tokens)
     if generation.job.wants_usage:
         yield renderer.usage([generation.ends[choice.index] for choice in generation.job.choices])
-
-
-def _log_end(generation: Generation, request_id: str) -> None:
-    """One line per request: figures, never text."""
-    ends = generation.ends.values()
-    forwards = sum(end.figures.forwards for end in ends)
-    num_tokens = sum(end.num_tokens for end in ends)
-    first = generation.first_text_seconds
-    logger.info(
-        "request %s job %s: %s, %d choices, %d prompt tokens, %d tokens, %d forwards, TPF %.2f, queue %.3f s, "
-        "TTFT %s, total %.3f s",
-        request_id,
-        generation.job.job_id,
-        generation.reason,
-        len(generation.job.choices),
-        generation.job.num_prompt_tokens,
-        generation.num_tokens,
-        forwards,
-        num_tokens / forwards if forwards else 0.0,
-        max((end.figures.queue_seconds for end in ends), default=0.0),
-        "-" if first is None else f"{first:.3f} s",
-        time.monotonic() - generation.arrival,
-    )

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -17,6 +18,7 @@ from psd_core.assets import demo_path
 from psd_core.config import AcceptanceName, CacheName, DecoderConfig, DraftIncrement, EngineConfig, PolicyName
 from psd_core.errors import ConfigError
 from server.flags import FLAGS, Flag
+from server.keys import ApiKey, named_keys, read_key_file
 from server.tuning import DEFAULTS
 
 DEMO_NAME = "psd-demo"
@@ -46,12 +48,16 @@ class HttpSettings:
     ssl_keyfile: str | None
     ssl_certfile: str | None
     allowed_origins: tuple[str, ...]
-    api_keys: tuple[str, ...] = field(repr=False)
+    api_keys: tuple[ApiKey, ...]  # none: everybody may call
     is_metrics_open: bool = False
     has_playground: bool = True
     max_body_bytes: int = DEFAULTS.max_body_bytes
     ping_seconds: float = 0.0  # 0 sends no comments
     drain_seconds: float = DEFAULTS.drain_seconds
+    max_key_seqs: int = 0  # open at once per key; 0 is no limit
+    max_key_requests: int = 0  # per minute and key; 0 is no limit
+    read_seconds: float = DEFAULTS.read_seconds
+    stall_seconds: float = DEFAULTS.stall_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,8 @@ class RequestSettings:
     default_max_tokens: int
     max_stop_strings: int
     max_waiting: int
-    timeout_seconds: float  # 0 never gives up
+    timeout_seconds: float  # in all; 0 never gives up
+    queue_seconds: float  # until the first forward; 0 never gives up
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,7 @@ class Settings:
     requests: RequestSettings
     http: HttpSettings
     log_level: str
+    log_format: str
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Sequence[Flag] = FLAGS) -> None:
@@ -138,6 +146,7 @@ def _build(values: Mapping[str, object]) -> Settings:
         path = cast("str | None", values[name])
         if path is not None and not os.access(path, os.R_OK):
             raise ConfigError(name, f"--{name.replace('_', '-')} must be a readable file, got {path!r}")
+    _check_tls(cast("str | None", values["ssl_certfile"]), cast("str | None", values["ssl_keyfile"]))
     return Settings(
         model=_model(values),
         engine=EngineConfig(
@@ -156,6 +165,7 @@ def _build(values: Mapping[str, object]) -> Settings:
             max_stop_strings=cast(int, values["max_stop_strings"]),
             max_waiting=cast(int, values["max_waiting"]),
             timeout_seconds=cast(float, values["request_timeout"]),
+            queue_seconds=cast(float, values["queue_timeout"]),
         ),
         http=HttpSettings(
             host=cast(str, values["host"]),
@@ -164,15 +174,40 @@ def _build(values: Mapping[str, object]) -> Settings:
             ssl_keyfile=cast("str | None", values["ssl_keyfile"]),
             ssl_certfile=cast("str | None", values["ssl_certfile"]),
             allowed_origins=cast("tuple[str, ...]", values["allowed_origins"]),
-            api_keys=cast("tuple[str, ...]", values["api_key"]),
+            api_keys=_api_keys(values),
+            max_key_seqs=cast(int, values["max_key_seqs"]),
+            max_key_requests=cast(int, values["max_key_requests"]),
             is_metrics_open=cast(bool, values["open_metrics"]),
             has_playground=not cast(bool, values["no_playground"]),
             max_body_bytes=cast(int, values["max_body_bytes"]),
             ping_seconds=cast(float, values["ping_interval"]),
             drain_seconds=cast(float, values["drain_timeout"]),
+            read_seconds=cast(float, values["read_timeout"]),
+            stall_seconds=cast(float, values["stream_stall_timeout"]),
         ),
         log_level=cast(str, values["log_level"]),
+        log_format=cast(str, values["log_format"]),
     )
+
+
+def _check_tls(certfile: str | None, keyfile: str | None) -> None:
+    """ConfigError unless the two belong together. A key behind a password is refused: nobody is there to type it."""
+    if certfile is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile, password=lambda: "")
+    except (ssl.SSLError, OSError, ValueError) as error:
+        files = f"--ssl-certfile {certfile!r} and --ssl-keyfile {keyfile!r}"
+        raise ConfigError("ssl_certfile", f"{files} cannot be used together: {error}") from None
+
+
+def _api_keys(values: Mapping[str, object]) -> tuple[ApiKey, ...]:
+    path = cast("str | None", values["api_key_file"])
+    keys = named_keys(cast("tuple[str, ...]", values["api_key"])) + (() if path is None else read_key_file(path))
+    for name in ("max_key_seqs", "max_key_requests"):
+        if values[name] and not keys:
+            raise ConfigError(name, f"--{name.replace('_', '-')} needs --api-key or --api-key-file")
+    return keys
 
 
 def fit_decoder(settings: RequestSettings, limits: Limits) -> DecoderConfig:

@@ -11,6 +11,7 @@ from server.admission import Admission
 from server.errors import ApiError, overloaded, unavailable
 from server.metrics import Metrics
 from server.pool import WorkerPool
+from server.quota import Quotas
 from server.settings import Settings
 
 
@@ -21,6 +22,7 @@ class AppState:
     settings: Settings
     metrics: Metrics
     pool: WorkerPool
+    quotas: Quotas
     started_at: int  # Unix seconds
     admission: Admission | None = None
     is_draining: bool = False

@@ -15,6 +15,8 @@ class Defaults:
     max_waiting        sequences that may queue; beyond it a request is refused at once
     max_stop_strings   OpenAI allows 4, but evaluation tools send more
     max_body_bytes     far above any prompt that fits a context
+    read_seconds       a request's header and body come at once from any real client, over any real network
+    stall_seconds      a client that reads nothing for so long is taken to be gone
     forward_seconds    no forward on a GPU takes so long; a large model on a CPU may
     drain_seconds      below the 30 seconds after which container managers kill
     """
@@ -23,6 +25,8 @@ class Defaults:
     max_waiting: int = 256
     max_stop_strings: int = 16
     max_body_bytes: int = 4 * 1024 * 1024
+    read_seconds: float = 30.0
+    stall_seconds: float = 30.0
     forward_seconds: float = 120.0
     drain_seconds: float = 25.0
 
@@ -36,4 +40,5 @@ MAX_JSON_DEPTH: Final = 64  # nesting of a request body
 DISCARD_FACTOR: Final = 4  # a body up to so many times the limit is read to its end and thrown away
 DISCARD_SECONDS: Final = 5.0  # and for so long at most
 RETRY_AFTER_SECONDS: Final = 1  # advice to a client that was refused while busy, loading or draining
+MAX_PENDING_EVENTS: Final = 64  # that a slow reader has not taken; beyond it views of the canvas are left out
 INLINE_TEXT_CHARS: Final = 8192  # longer texts are tokenized in a thread, so that the event loop stays free

@@ -91,7 +91,7 @@ class Worker:
 def main() -> None:
     """Connect, load, serve; tell the API process why if that ends."""
     config = decode_config(sys.argv[1])
-    configure_logging(config.log_level)
+    configure_logging(config.log_level, config.log_format)
     _die_with_parent()
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
     context = zmq.Context()

@@ -47,7 +47,7 @@ async def tokenize(request: Request) -> JsonObject:
     """The ids that a prompt or a conversation would be served with."""
     state = state_of(request)
     admission = state.require_ready()
-    body = parse(TokenizeRequest, await read_json(request, state.settings.http.max_body_bytes))
+    body = parse(TokenizeRequest, await read_json(request, state.settings.http))
     if body.model is not None:
         state.require_model(body.model)
     return await asyncio.to_thread(_answer, admission, body)
@@ -59,7 +59,7 @@ async def detokenize(request: Request) -> JsonObject:
     """The text of some ids, special tokens included."""
     state = state_of(request)
     admission = state.require_ready()
-    body = parse(DetokenizeRequest, await read_json(request, state.settings.http.max_body_bytes))
+    body = parse(DetokenizeRequest, await read_json(request, state.settings.http))
     if body.model is not None:
         state.require_model(body.model)
     limit = admission.facts.limits.vocab_size

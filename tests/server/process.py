@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -39,8 +40,9 @@ class ServerProcess:
         *,
         waits_ready: bool = True,
         variables: Mapping[str, str] | None = None,
+        verify: ssl.SSLContext | bool = True,
     ) -> None:
-        """variables: set in the server's environment beside those of this process."""
+        """variables: set in the server's environment beside those of this process. verify: whom to trust over TLS."""
         self._log_path = folder / f"server-{time.monotonic_ns()}.log"
         self._log = self._log_path.open("w")
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PSD_")}
@@ -56,7 +58,7 @@ class ServerProcess:
             wait_until(lambda: "listening on " in self.log or self.process.poll() is not None, START_SECONDS)
             assert self.process.poll() is None, self.log
             self.url = self.log.partition("listening on ")[2].partition(",")[0]
-            self.client = httpx.Client(base_url=self.url, timeout=60.0)
+            self.client = httpx.Client(base_url=self.url, timeout=60.0, verify=verify)
             if waits_ready:
                 wait_until(self.is_ready, START_SECONDS)
         except BaseException:

@@ -20,8 +20,9 @@ def test_the_command_line_wins_over_the_environment() -> None:
 
 
 def test_repeated_flags_and_comma_lists_are_the_same() -> None:
-    assert resolve({"api_key": ["a", "b"]}, {}).http.api_keys == ("a", "b")
-    assert resolve({}, {"PSD_API_KEY": "a,b"}).http.api_keys == ("a", "b")
+    given = resolve({"api_key": ["a", "b"]}, {}).http.api_keys
+    assert [key.name for key in given] == ["key-1", "key-2"]
+    assert resolve({}, {"PSD_API_KEY": "a,b"}).http.api_keys == given
 
 
 @pytest.mark.parametrize(
