@@ -113,6 +113,14 @@ def resolve(given: Mapping[str, list[str] | None], environment: Mapping[str, str
     return _build(values)
 
 
+def client_key(given: Mapping[str, list[str] | None], environment: Mapping[str, str] | None = None) -> str | None:
+    """The key to send to another server: the first one given. `Settings` itself keeps no key in plain."""
+    variables = os.environ if environment is None else environment
+    (flag,) = (flag for flag in FLAGS if flag.name == "api_key")
+    keys = cast("tuple[str, ...]", _value(flag, given.get(flag.name), variables))
+    return keys[0] if keys else None
+
+
 def _value(flag: Flag, given: list[str] | None, variables: Mapping[str, str]) -> object:
     texts, origin = given or [], flag.option
     text = variables.get(flag.variable)

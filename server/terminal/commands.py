@@ -14,7 +14,7 @@ from rich.text import Text
 
 from psd_core.errors import ConfigError
 from server.body import JsonObject
-from server.settings import Settings, resolve
+from server.settings import Settings, client_key, resolve
 from server.terminal.canvas import CanvasState, draw, harmless
 from server.terminal.flags import request_fields, server_texts
 from server.terminal.remote import RemoteModel
@@ -198,8 +198,7 @@ def _prepare(given: argparse.Namespace) -> tuple[Source, Ask]:
 
 def _source(given: argparse.Namespace, settings: Settings) -> Source:
     if given.url is not None:
-        keys = settings.http.api_keys
-        return RemoteModel(given.url, keys[0] if keys else None, given.model[-1] if given.model else None)
+        return RemoteModel(given.url, client_key(server_texts(given)), given.model[-1] if given.model else None)
     from server.terminal.local import LocalModel  # torch is imported only by who needs it
 
     return LocalModel(settings)
