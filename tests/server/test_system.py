@@ -38,6 +38,7 @@ METRICS = (
     "psd_kv_cache_usage_ratio",
     "psd_worker_restarts_total",
     "psd_model_load_seconds",
+    "psd_model_info",
     "psd_build_info",
 )
 
