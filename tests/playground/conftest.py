@@ -36,9 +36,9 @@ def browser(chromium: Browser) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def keyed(random_model_path: Path, tmp_path: Path) -> Iterator[ServerProcess]:
+def keyed(model_path: Path, tmp_path: Path) -> Iterator[ServerProcess]:
     """A server of the test's own that asks for a key."""
-    with ServerProcess(random_model_path, tmp_path, ["--api-key", KEY]) as process:
+    with ServerProcess(model_path, tmp_path, ["--api-key", KEY]) as process:
         yield process
 
 
