@@ -6,11 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from psd_core.assets import demo_path
 from server.tokenizer import Tokenizer
 from tests.server.checkpoint import write_checkpoint
 from tests.server.process import ServerProcess
+from tests.server.reciter import FOLDER
+
+# How fast the machine is says nothing about the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")
@@ -49,4 +55,11 @@ def random_server(
         yield server
         return
     with ServerProcess(random_model_path, tmp_path_factory.mktemp("random-server")) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def reciter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with the model that recites; its template knows tools."""
+    with ServerProcess(FOLDER, tmp_path_factory.mktemp("reciter")) as process:
         yield process
