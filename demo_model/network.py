@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from demo_model.vocabulary import BOS_ID, EOS_ID, MASK_ID, PAD_ID, VOCAB_SIZE
@@ -102,18 +102,6 @@ def export(network: Network, folder: Path) -> None:
         folder / "generation_config.json",
         {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "pad_token_id": PAD_ID},
     )
-
-
-def read_export(network: Network, folder: Path) -> None:
-    """Take the weights of an exported model of the same shape."""
-    stored = load_file(folder / "model.safetensors")
-    root = "model.transformer"
-    with torch.no_grad():
-        network.embedding.copy_(stored[f"{root}.ff_out.weight"])
-        network.final_norm.copy_(stored[f"{root}.ln_f.weight"])
-        for index, block in enumerate(network.blocks):
-            for name, parameter in block.named_parameters():
-                parameter.copy_(stored[f"{root}.blocks.{index}.{name}.weight"])
 
 
 def _config(shape: Shape) -> dict[str, object]:

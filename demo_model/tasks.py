@@ -33,14 +33,14 @@ _GENERATORS: Final[Mapping[str, _Generator]] = {
 }
 TASKS: Final = ("word", "arith", "code", "list", "json", "qa", "prose")
 TRAINING_SHARES: Final[Mapping[str, float]] = {
-    "word": 0.22,
-    "arith": 0.16,
-    "code": 0.08,
-    "list": 0.08,
-    "json": 0.04,
-    "qa": 0.27,
-    "prose": 0.03,
-    "fact": 0.12,
+    "word": 0.27,
+    "arith": 0.13,
+    "code": 0.16,
+    "list": 0.12,
+    "json": 0.08,
+    "qa": 0.08,
+    "prose": 0.06,
+    "fact": 0.10,
 }
 _HELD_OUT_SHARE: Final = 8  # one prompt in so many is held out
 

@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import time
@@ -28,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from demo_model.network import Network, Shape, export, read_export
+from demo_model.network import Network, Shape, export
 from demo_model.probe import accuracy
 from demo_model.samples import TrainingBatch, make_batch
 from demo_model.tasks import problems
@@ -116,8 +115,6 @@ def train(arguments: argparse.Namespace, rank: int, world: int) -> None:
     forward: _Forward = torch.compile(network, dynamic=False) if arguments.compile else network
     optimizers = make_optimizers(network)
     step, spent = load_checkpoint(runs, network, optimizers)
-    if step == 0 and arguments.start is not None:
-        read_export(network, arguments.start)
     tokenizer = Tokenizer.from_file(str(runs / "tokenizer.json"))
     probes = problems("held-out", 42, 7)
     budget = arguments.minutes * 60
@@ -132,7 +129,7 @@ def train(arguments: argparse.Namespace, rank: int, world: int) -> None:
         elapsed[1] = loss.detach()
         share_gradients(network, elapsed)
         seconds, mean_loss = elapsed.tolist()
-        rate = arguments.rate * max(0.0, 1.0 - seconds / budget) * min(1.0, (step + 1) / _WARMUP_STEPS)
+        rate = max(0.0, 1.0 - seconds / budget) * min(1.0, (step + 1) / _WARMUP_STEPS)
         for optimizer, base in zip(optimizers, (_MUON_RATE, _ADAM_RATE), strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = base * rate
@@ -157,11 +154,9 @@ def train(arguments: argparse.Namespace, rank: int, world: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = Path(__file__).parent
-    parser.add_argument("--start", type=Path, help="an exported model to go on from, instead of from nothing")
-    parser.add_argument("--rate", type=float, default=1.0, help="of the full learning rate, at the beginning")
     parser.add_argument("--minutes", type=float, default=75.0)
     parser.add_argument("--processes", type=int, default=2, help="CPU processes with one thread each")
-    parser.add_argument("--batch-tokens", type=int, default=3072, help="per process and step")
+    parser.add_argument("--batch-tokens", type=int, default=4096, help="per process and step")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
@@ -170,8 +165,6 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.runs.mkdir(parents=True, exist_ok=True)
     rank = int(os.environ.get("RANK", "0"))
-    if rank == 0 and arguments.start is not None:
-        shutil.copy(arguments.start / "tokenizer.json", arguments.runs)
     if rank == 0 and not (arguments.runs / "tokenizer.json").exists():
         save_tokenizer(train_tokenizer(arguments.seed), arguments.runs, Shape().max_positions)
     if arguments.processes == 1:
