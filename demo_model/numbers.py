@@ -7,26 +7,26 @@ import random
 from demo_model.problem import Problem
 from demo_model.words import THINGS
 
-_LARGEST = 30  # no value on the way exceeds it
+_LARGEST = 20  # no value on the way exceeds it
 _GAINS = ("buys", "finds", "wins", "makes")
 _LOSSES = ("loses", "sells", "breaks", "uses")
 
 
 def word_problem(rng: random.Random, names: tuple[str, ...]) -> Problem:
-    """A story of one to four steps over numbers up to 30; every step is worked out, and the answer ends in `#### N`."""
+    """A story of one to four steps over numbers up to 20; every step is worked out, and the answer ends in `#### N`."""
     name, friend = rng.sample(names, 2)
     thing = rng.choice(THINGS) + "s"
     if rng.random() < 0.2:
         return _comparison(rng, name, friend, thing)
     if rng.random() < 0.4:
-        a, b = rng.randint(2, 5), rng.randint(2, 5)
+        a, b = rng.randint(2, 5), rng.randint(2, 4)
         box = rng.choice(("boxes", "bags", "jars"))
         value = a * b
         story = [f"{name} has {a} {box} with {b} {thing} in each."]
         lines = [f"{a} {box} with {b} {thing}: {a} * {b} = {value}."]
         num_events = rng.randint(1, 2)
     else:
-        value = rng.randint(2, 12)
+        value = rng.randint(2, 10)
         story = [f"{name} has {value} {thing}."]
         lines = [f"{name} {rng.choice(('starts with', 'begins with', 'has'))} {value} {thing}."]
         num_events = rng.randint(1, 4)
@@ -52,15 +52,15 @@ def word_problem(rng: random.Random, names: tuple[str, ...]) -> Problem:
 def _event(rng: random.Random, value: int, friend: str) -> tuple[str, str, int]:
     """(what happens, the sign of its effect, how many)."""
     if value > 1 and (rng.random() < 0.5 or value >= _LARGEST - 2):
-        n = rng.randint(1, min(value - 1, 12))
+        n = rng.randint(1, min(value - 1, 9))
         return (f"gives {n} to {friend}" if rng.random() < 0.4 else f"{rng.choice(_LOSSES)} {n}"), "-", n
-    n = rng.randint(1, min(_LARGEST - value, 12))
+    n = rng.randint(1, min(_LARGEST - value, 9))
     return (f"gets {n} from {friend}" if rng.random() < 0.4 else f"{rng.choice(_GAINS)} {n} more"), "+", n
 
 
 def _comparison(rng: random.Random, name: str, friend: str, thing: str) -> Problem:
     """What a second person has, or both together, given how the two differ."""
-    a = rng.randint(3, 12)
+    a = rng.randint(3, 10)
     is_more = rng.random() < 0.5
     n = rng.randint(1, 9) if is_more else rng.randint(1, a - 1)
     word, sign, b = ("more", "+", a + n) if is_more else ("fewer", "-", a - n)
@@ -82,22 +82,13 @@ def arithmetic(rng: random.Random, names: tuple[str, ...]) -> Problem:
         return _columns(rng, ask)
     if kind < 6:
         return _chain(rng, ask)
-    if kind == 6:
-        a, b = rng.randint(2, 9), rng.randint(2, 9)
-        return Problem("arith", ask.format(f"{a} * {b}"), f"{a} * {b} = {a * b}.\n#### {a * b}")
-    tens, ones, b = 10 * rng.randint(1, 4), rng.randint(1, 9), rng.randint(2, 5)
-    lines = (
-        f"{tens} * {b} = {tens * b}.",
-        f"{ones} * {b} = {ones * b}.",
-        f"{tens * b} + {ones * b} = {(tens + ones) * b}.",
-        f"#### {(tens + ones) * b}",
-    )
-    return Problem("arith", ask.format(f"{tens + ones} * {b}"), "\n".join(lines))
+    a, b = rng.randint(2, 9), rng.randint(2, 9)
+    return Problem("arith", ask.format(f"{a} * {b}"), f"{a} * {b} = {a * b}.\n#### {a * b}")
 
 
 def _columns(rng: random.Random, ask: str) -> Problem:
     """A sum of two numbers of two or three digits, digit by digit with carries."""
-    num_digits = rng.choice((2, 2, 3))
+    num_digits = rng.choice((2, 2, 2, 3))
     low, high = 10 ** (num_digits - 1), 10**num_digits - 1
     while True:
         a, b = rng.randint(low, high), rng.randint(low, high)
@@ -116,7 +107,7 @@ def _columns(rng: random.Random, ask: str) -> Problem:
 
 def _chain(rng: random.Random, ask: str) -> Problem:
     """Two to four sums and differences, from left to right."""
-    value = rng.randint(2, 15)
+    value = rng.randint(2, 12)
     shown, lines = str(value), []
     for _ in range(rng.randint(2, 4)):
         is_sum = value < 2 or (rng.random() < 0.5 and value < _LARGEST - 9)
@@ -133,22 +124,20 @@ def fact(rng: random.Random, names: tuple[str, ...]) -> Problem:
     """A drill of four single equations: what the worked steps are made of. Only trained, never evaluated."""
     facts: list[tuple[str, int]] = []
     for _ in range(4):
-        kind = rng.randrange(5)
+        kind = rng.choice((0, 0, 1, 1, 2, 3))
         if kind == 0:
-            a, b = rng.randint(0, _LARGEST - 12), rng.randint(0, 12)
+            a = rng.randint(0, _LARGEST - 1)
+            b = rng.randint(0, min(_LARGEST - a, 9))
             facts.append((f"{a} + {b}", a + b))
         elif kind == 1:
             a = rng.randint(1, _LARGEST)
-            b = rng.randint(0, min(a, 12))
+            b = rng.randint(0, min(a, 9))
             facts.append((f"{a} - {b}", a - b))
         elif kind == 2:
             a, b = rng.randint(2, 9), rng.randint(2, 9)
             facts.append((f"{a} * {b}", a * b))
-        elif kind == 3:
+        else:
             a, b = rng.randint(0, 9), rng.randint(0, 9)
             facts.append((f"{a} + {b} + 1", a + b + 1))
-        else:
-            a, b = 10 * rng.randint(1, 15), rng.randint(2, 45)
-            facts.append((f"{a} + {b}", a + b))
     prompt = "Complete: " + ", ".join(f"{question} = ?" for question, _ in facts)
     return Problem("fact", prompt, " ".join(f"{question} = {value}." for question, value in facts))

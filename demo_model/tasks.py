@@ -35,13 +35,13 @@ _GENERATORS: Final[Mapping[str, _Generator]] = {
 TASKS: Final = ("word", "arith", "code", "list", "json", "qa", "prose")
 TRAINING_SHARES: Final[Mapping[str, float]] = {
     "word": 0.24,
-    "arith": 0.14,
-    "code": 0.14,
-    "list": 0.10,
-    "json": 0.07,
-    "qa": 0.11,
-    "prose": 0.08,
-    "fact": 0.12,
+    "arith": 0.16,
+    "code": 0.11,
+    "list": 0.09,
+    "json": 0.04,
+    "qa": 0.15,
+    "prose": 0.06,
+    "fact": 0.15,
 }
 _HELD_OUT_SHARE: Final = 8  # one prompt in so many is held out
 _INVENTED_SHARE: Final = 0.4  # of training problems are about people with made-up names

@@ -33,8 +33,11 @@ class Limits:
 def num_canvas_tokens(request: Request, is_block_causal: bool) -> int:
     """`max_tokens` rounded up so that the canvas ends with a block: undecided positions the request starts with.
 
-    Blocks begin behind the prompt, or, for block-causal models, at multiples of the block length.
+    Blocks begin behind the prompt, or, for block-causal models, at multiples of the block length. In front of a suffix
+    nothing is rounded: the last block is as short as it must be.
     """
+    if request.suffix_ids or not request.max_tokens:
+        return request.max_tokens
     block_length = request.decoder.block_length
     offset = len(request.prompt_ids) if is_block_causal else 0
     return -(-(offset + request.max_tokens) // block_length) * block_length - offset
@@ -49,8 +52,9 @@ def num_slots(request: Request, is_block_causal: bool) -> int:
     decoder = request.decoder
     if decoder.cache == "none":
         return 0
-    num_prompt, num_canvas = len(request.prompt_ids), num_canvas_tokens(request, is_block_causal)
-    num_rows = 1 + decoder.draft_depth
+    num_prompt = len(request.prompt_ids)
+    num_canvas = num_canvas_tokens(request, is_block_causal) + len(request.suffix_ids)
+    num_rows = 1 + decoder.num_guesses
     if decoder.cache == "prefix":
         return num_prompt + num_rows * (num_canvas + 1)
     return num_prompt + num_canvas + num_rows * (decoder.block_length + 1)
@@ -62,6 +66,16 @@ def check(request: Request, limits: Limits) -> None:
         if not 0 <= token_id < limits.vocab_size:
             raise RequestError(
                 "prompt", f"prompt token ids must be between 0 and {limits.vocab_size - 1}, got {token_id}"
+            )
+    for token_id in request.suffix_ids:
+        if not 0 <= token_id < limits.vocab_size:
+            raise RequestError(
+                "suffix", f"suffix token ids must be between 0 and {limits.vocab_size - 1}, got {token_id}"
+            )
+    for token_id, _ in request.sampling.logit_bias:
+        if not 0 <= token_id < limits.vocab_size:
+            raise RequestError(
+                "logit_bias", f"token ids in logit_bias must be between 0 and {limits.vocab_size - 1}, got {token_id}"
             )
     for stop_id in sorted(request.stop_ids):
         if not 0 <= stop_id < limits.vocab_size:
@@ -80,19 +94,26 @@ def check(request: Request, limits: Limits) -> None:
             f"block_length must be {limits.block_length} for this model, got {decoder.block_length}",
         )
     is_block_causal = limits.block_length is not None
-    num_prompt = len(request.prompt_ids)
+    if request.suffix_ids and is_block_causal:
+        raise RequestError(
+            "suffix", "suffix needs a model that sees what follows; this one attends to earlier blocks only"
+        )
+    num_prompt, num_suffix = len(request.prompt_ids), len(request.suffix_ids)
     num_canvas = num_canvas_tokens(request, is_block_causal)
-    if num_prompt + num_canvas > limits.max_model_len:
+    total = num_prompt + num_canvas + num_suffix
+    if total > limits.max_model_len:
+        rounded = f", rounded up to {num_canvas} in blocks of {decoder.block_length}" if not num_suffix else ""
+        suffix = f" plus suffix ({num_suffix} tokens)" if num_suffix else ""
+        too_long = "max_tokens" if num_prompt < limits.max_model_len else "prompt"
         raise ContextError(
-            "max_tokens" if num_prompt < limits.max_model_len else "prompt",
-            f"prompt ({num_prompt} tokens) plus max_tokens ({request.max_tokens}, rounded up to {num_canvas} in "
-            f"blocks of {decoder.block_length}) is {num_prompt + num_canvas} tokens; the context limit "
-            f"is {limits.max_model_len} tokens",
+            "suffix" if num_suffix > num_prompt and num_prompt + num_suffix >= limits.max_model_len else too_long,
+            f"prompt ({num_prompt} tokens) plus max_tokens ({request.max_tokens}{rounded}){suffix} is {total} tokens; "
+            f"the context limit is {limits.max_model_len} tokens",
         )
     slots = num_slots(request, is_block_causal)
     if slots > limits.max_cache_tokens:
         raise ContextError(
             "max_tokens",
-            f"the request needs {slots} cache slots (context plus {1 + decoder.draft_depth} draft rows); "
+            f"the request needs {slots} cache slots (context plus {1 + decoder.num_guesses} rows); "
             f"the cache holds {limits.max_cache_tokens}",
         )

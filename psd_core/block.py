@@ -57,6 +57,14 @@ class BlockState:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TopTokens:
+    """The K most probable tokens of some positions, best first. Ids that are never chosen are left out."""
+
+    token_ids: IntArray  # [..., K]
+    logprobs: FloatArray  # [..., K], natural logarithms
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
     """What the model would put at each undecided position of one block state, from one forward at that state.
 
@@ -64,6 +72,8 @@ class Candidates:
     log_confidence   [L] natural log of the float32 softmax probability, at temperature 1, of that token
     entropy          [L] of the model's distribution, in nats
     margin           [L] probability of the best allowed token minus that of the second best
+    given            [L] log-probability of the token that stands there already; only when a prompt is scored
+    top              the most probable tokens, if the request asks for them
     Values at positions that were decided in that state mean nothing. Entropy and margin are None unless the
     request's policy asks for them.
     """
@@ -72,6 +82,8 @@ class Candidates:
     log_confidence: FloatArray
     entropy: FloatArray | None = None
     margin: FloatArray | None = None
+    given: FloatArray | None = None
+    top: TopTokens | None = None
 
     @property
     def confidence(self) -> FloatArray:

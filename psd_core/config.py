@@ -11,7 +11,7 @@ from typing import Final, Literal, get_args
 
 from psd_core.errors import ConfigError
 
-PolicyName = Literal["greedy", "topk", "threshold", "factor", "entropy", "margin", "localleap"]
+PolicyName = Literal["greedy", "topk", "threshold", "factor", "entropy", "margin", "localleap", "lopa"]
 AcceptanceName = Literal["exact", "subset", "token"]
 CacheName = Literal["none", "prefix", "dual", "causal"]
 DraftIncrement = int | Literal["policy"]
@@ -35,6 +35,7 @@ class DecoderConfig:
     gamma             of `entropy`: bound in nats on the summed entropy of positions decided together
     relaxed_threshold confidence that `localleap` asks near a certain position, in [0, 1]
     window            positions on each side that count as near for `localleap`
+    branches          of `lopa`: rows beside the block's own state, each with one position more; drafts play no part
     block_length      positions denoised together, L
     draft_depth       number of drafted states per denoising step, D; 0 is the policy alone
     draft_increment   positions added per drafted state, or "policy": what the policy picks from stale candidates
@@ -50,6 +51,7 @@ class DecoderConfig:
     gamma: float = 0.1
     relaxed_threshold: float = 0.75
     window: int = 4
+    branches: int = 5
     block_length: int = 32
     draft_depth: int = 3
     draft_increment: DraftIncrement = 1
@@ -67,6 +69,7 @@ class DecoderConfig:
         _check_number("gamma", self.gamma, 0.0, 1000.0)
         _check_number("relaxed_threshold", self.relaxed_threshold, 0.0, 1.0)
         _check_int("window", self.window, 0, MAX_BLOCK_LENGTH)
+        _check_int("branches", self.branches, 1, MAX_DRAFT_DEPTH)
         _check_int("block_length", self.block_length, 1, MAX_BLOCK_LENGTH)
         _check_int("draft_depth", self.draft_depth, 0, MAX_DRAFT_DEPTH)
         if self.draft_increment != "policy":
@@ -78,6 +81,16 @@ class DecoderConfig:
             _check_int("draft_increment", self.draft_increment, 1, MAX_BLOCK_LENGTH)
         if self.canvas_blocks is not None:
             _check_int("canvas_blocks", self.canvas_blocks, 0, 1_000_000)
+
+    @property
+    def num_guesses(self) -> int:
+        """Rows that a denoising forward may carry beside the block's own state."""
+        return self.branches if self.policy == "lopa" else self.draft_depth
+
+    @property
+    def may_shed(self) -> bool:
+        """Whether the tokens stay the same if a forward carries fewer guesses: drafts under `exact` are so harmless."""
+        return self.acceptance == "exact" and self.policy != "lopa"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,7 @@ class EngineConfig:
                               contexts with as much scratch, 2^18 slots, or half the device's free memory,
                               whichever is least
     max_logit_rows            positions projected to the vocabulary at once; bounds the logits' memory
+    prefix_cache              keep finished contexts of block-causal models for later requests that begin alike
     undefined_ids             ids of the vocabulary that no tokenizer defines; never chosen, like the mask id
     """
 
@@ -99,6 +113,7 @@ class EngineConfig:
     max_model_len: int | None = None
     max_cache_tokens: int | None = None
     max_logit_rows: int = 1024
+    prefix_cache: bool = True
     undefined_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

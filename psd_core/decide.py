@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from psd_core.block import Candidates
 from psd_core.plan import Span, StepPlan
 from psd_core.policies import make_policy
-from psd_core.speculation import accept
+from psd_core.speculation import accept, best_branch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,8 +21,8 @@ class Decision:
 
     @property
     def accepted_depth(self) -> int:
-        """Index of the deepest accepted draft; 0 is the sequence's own state."""
-        return self.path[-1]
+        """Depth of the deepest accepted draft; 0 is the sequence's own state, 1 any branch."""
+        return len(self.path) - 1 if self.span.request.decoder.policy == "lopa" else self.path[-1]
 
     @property
     def num_accepted(self) -> int:
@@ -34,7 +34,14 @@ def decide(plan: StepPlan, candidates: Sequence[Sequence[Candidates | None]]) ->
     """One decision per span, in the plan's order. `candidates` as `Runner.run` returns them."""
     decisions = []
     for span, scored in zip(plan.spans, candidates, strict=True):
+        if span.phase == "score":  # nothing is decided: the rows are independent questions
+            decisions.append(Decision(span, tuple(scored), (0,)))
+            continue
         decoder = span.request.decoder
+        if decoder.policy == "lopa":
+            winner = best_branch(span.rows, scored)
+            decisions.append(Decision(span, tuple(scored), (0, winner) if winner else (0,)))
+            continue
         path = accept(span.rows, scored, make_policy(decoder), decoder.acceptance)
         decisions.append(Decision(span, tuple(scored), path))
     return decisions

@@ -83,11 +83,13 @@ class Engine:
         started = self._clock()
         ended_early = self._scheduler.cancel(self._cancelled, started)
         self._cancelled = []
+        ended_early += self._scheduler.end_empty(started)
         out_of_memory = 0
         while True:
             plan = self._scheduler.plan(self._budget)
             if not plan.spans:
                 return StepOutput(self._scheduler.occupancy, finished=ended_early, out_of_memory=out_of_memory)
+            self._runner.copy(self._scheduler.take_copies())
             try:
                 decisions = self._forward(plan)
                 break
@@ -96,12 +98,13 @@ class Engine:
                 ended_early += self._shrink(plan)
         ended = self._clock()
         self._budget = min(self._max_budget, self._budget + self._budget // BUDGET_GROWTH + 1)
-        tokens, canvases, finished = self._scheduler.apply(decisions, started, ended)
+        outcome = self._scheduler.apply(decisions, started, ended)
         return StepOutput(
             occupancy=self._scheduler.occupancy,
-            tokens=tokens,
-            canvases=canvases,
-            finished=ended_early + finished,
+            prompts=outcome.prompts,
+            tokens=outcome.tokens,
+            canvases=outcome.canvases,
+            finished=ended_early + outcome.finished,
             report=_report(plan, decisions, ended - started),
             out_of_memory=out_of_memory,
         )
@@ -130,9 +133,9 @@ class Engine:
 
 
 def _num_bare_tokens(span: Span) -> int:
-    """Query tokens of the span once every draft that may be shed is shed."""
+    """Query tokens of the span once every row that may be shed is shed."""
     num_rows, width = span.token_ids.shape
-    return int(width if span.request.decoder.acceptance == "exact" else num_rows * width)
+    return int(width if span.phase == "score" or span.request.decoder.may_shed else num_rows * width)
 
 
 def _report(plan: StepPlan, decisions: list[Decision], seconds: float) -> StepReport:
@@ -151,5 +154,5 @@ def _report(plan: StepPlan, decisions: list[Decision], seconds: float) -> StepRe
         drafted_tokens=sum(span.num_drafted for span in plan.spans),
         accepted_tokens=sum(decision.num_accepted for decision in decisions),
         accepted_depths=tuple(depths),
-        mean_draft_depth=sum(len(span.rows) - 1 for span in plan.spans) / len(plan.spans),
+        mean_draft_depth=sum(len(decision.span.rows) - 1 for decision in denoised) / max(1, len(denoised)),
     )

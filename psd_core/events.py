@@ -6,42 +6,71 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 EngineFinishReason = Literal["stop", "length", "cancelled", "out_of_memory"]
-Phase = Literal["refresh", "denoise", "mixed"]
+SpanPhase = Literal["refresh", "denoise", "score"]
+Phase = Literal[SpanPhase, "mixed"]
+TopEntries = tuple[tuple[int, float], ...]  # (token id, log-probability), most probable first
 
 
 @dataclass(frozen=True, slots=True)
 class TokensEvent:
     """Final tokens of one request, in order; never revised. The last ones come before `FinishedEvent`.
 
-    logprobs are natural-log probabilities at temperature 1 of each token at the moment it was decided.
+    logprobs are natural-log probabilities at temperature 1 of each token at the moment it was decided; so are those of
+    the alternatives in `top`, which is empty unless the request asked for them.
     """
 
     request_id: str
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    top: tuple[TopEntries, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptEvent:
+    """Log-probabilities of the prompt's tokens but the first, if the request asked for them. Comes once, before tokens.
+
+    That of token i is given tokens 0 … i - 1, everything behind them masked up to the prompt's end: by the chain rule
+    their sum from i on is the log-probability of that part, decoded from left to right, given what stands before it.
+    """
+
+    request_id: str
+    logprobs: tuple[float, ...]
+    top: tuple[TopEntries, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CanvasEvent:
     """The active block of a watched request after one forward.
 
-    start        index of the block's first position among the generated ones
-    token_ids    per position of the block: the decided token, or None
-    confidences  per position: probability of the token when it was decided, else of the latest candidate
-    depths       per position: None undecided, 0 decided by the policy, d >= 1 by the draft of that depth
-    forwards     forwards of this request so far
-    drafted      positions that the forward's drafts had filled beyond the policy's own state
-    accepted     those of them that held
+    start          index of the block's first position among the generated ones
+    token_ids      per position of the block: the decided token, or None
+    candidate_ids  per position: None where decided, else the token that the model would put there now
+    confidences    per position: probability of the token when it was decided, else of the latest candidate
+    depths         per position: None undecided, 0 decided by the policy, d >= 1 by the draft of that depth
+    rejected       indices into the block: what drafts had filled and did not hold; the policy may have decided it since
+    phase          what the forward was: a refresh decides by the policy alone
+    forwards       forwards of this request so far
+    steps          denoising steps of this request so far: accepted drafted states and the policy's own steps
+    rows           block states that the forward scored
+    drafted        positions that the forward's drafts had filled beyond the policy's own state
+    accepted       those of them that held
+    canvas_length  generated positions in all: max_tokens rounded up to whole blocks
     """
 
     request_id: str
     start: int
     token_ids: tuple[int | None, ...]
+    candidate_ids: tuple[int | None, ...]
     confidences: tuple[float | None, ...]
     depths: tuple[int | None, ...]
+    rejected: tuple[int, ...]
+    phase: SpanPhase
     forwards: int
+    steps: int
+    rows: int
     drafted: int
     accepted: int
+    canvas_length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +79,7 @@ class Figures:
 
     generated_tokens   tokens up to and including the first stop id, cut at max_tokens
     discarded_tokens   decided tokens behind that end
-    forwards           forwards the request took part in, refreshes included
+    forwards           forwards the request took part in, refreshes included, scoring of its prompt not
     refresh_forwards   those that recomputed its cached context
     rows               block states scored over all forwards
     drafted_tokens     positions that drafts filled beyond the policy's own state
@@ -73,6 +102,8 @@ class Figures:
     queue_seconds: float
     decode_seconds: float
     refresh_seconds: float = 0.0
+    scoring_forwards: int = 0  # forwards that scored its prompt
+    reused_tokens: int = 0  # prompt tokens whose keys and values an earlier request had computed
 
     @property
     def tokens_per_forward(self) -> float:
@@ -120,6 +151,7 @@ class Occupancy:
     running: int
     waiting: int
     cache_ratio: float
+    kept_slots: int = 0  # slots of finished contexts that later requests may reuse; given up when room is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +159,7 @@ class StepOutput:
     """Everything one engine step produced. `report` is None if no forward ran."""
 
     occupancy: Occupancy
+    prompts: list[PromptEvent] = field(default_factory=list)
     tokens: list[TokensEvent] = field(default_factory=list)
     canvases: list[CanvasEvent] = field(default_factory=list)
     finished: list[FinishedEvent] = field(default_factory=list)

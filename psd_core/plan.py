@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final
+
+import numpy as np
 
 from psd_core.block import BlockState, IntArray
+from psd_core.events import SpanPhase
 from psd_core.kvcache.modes import Window, denoise_window, refresh_window
 from psd_core.request import Request
 from psd_core.sequence import Sequence
-from psd_core.speculation import draft_chain
+from psd_core.speculation import branch_out, draft_chain
 
-SpanPhase = Literal["refresh", "denoise"]
+_NOTHING: Final[IntArray] = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span:
     """What one sequence contributes to one forward.
 
-    A complete row is never computed: it needs no logits, and its parent judges it. Rows are nested, so only the
-    last one can be complete; `token_ids` then has one row less than `rows`. All positions are absolute.
+    A complete row is never computed: it needs no logits, and its parent judges it. Drafts are nested and branches never
+    complete, so only the last row can be complete; `token_ids` then has one row less than `rows`. All positions are
+    absolute.
     """
 
     request: Request
-    phase: SpanPhase  # refresh: one row, writes the cache; denoise: the block's state and its drafts
+    phase: SpanPhase  # refresh: one row, writes the cache; denoise: the block's state and its drafts; score: see below
     rows: tuple[BlockState, ...]  # the sequence's own state, then its drafts
     token_ids: IntArray  # [R, W], R = rows to compute, W = window width
     window: Window  # columns of `token_ids`, and the cached positions read besides
     block_start: int
     slot_start: int | None  # slot of position 0; None: nothing is cached
     causal_block: int | None  # positions attend to their own and earlier blocks of this length; None: to everything
+    generated_before: IntArray  # tokens of the answer in front of the block; empty unless penalties count them
     is_first: bool = False  # the sequence's first span
 
     @property
@@ -39,7 +44,7 @@ class Span:
 
     @property
     def num_drafted(self) -> int:
-        """Positions that the deepest draft filled beyond the sequence's own state."""
+        """Positions that the deepest draft filled beyond the sequence's own state; none when scoring."""
         return self.rows[0].num_masked - self.rows[-1].num_masked
 
 
@@ -61,16 +66,19 @@ def next_window(sequence: Sequence, is_shifted: bool) -> tuple[SpanPhase, Window
 
 
 def draft_limit(sequence: Sequence) -> int:
-    """Drafts the next span may carry: none before the block has candidates."""
-    return 0 if sequence.candidates is None else sequence.request.decoder.draft_depth
+    """Drafts or branches the next span may carry: none before the block has candidates."""
+    return 0 if sequence.candidates is None else sequence.request.decoder.num_guesses
 
 
 def make_span(sequence: Sequence, depth: int, mask_id: int, is_shifted: bool) -> Span:
     """The next span of `sequence`, with at most `depth` drafts."""
     rows = [sequence.state]
     if sequence.candidates is not None:
-        increment = sequence.request.decoder.draft_increment
-        rows += draft_chain(sequence.state, sequence.candidates, sequence.policy, depth, increment)
+        decoder = sequence.request.decoder
+        if decoder.policy == "lopa":
+            rows += branch_out(sequence.state, sequence.candidates, sequence.policy, depth)
+        else:
+            rows += draft_chain(sequence.state, sequence.candidates, sequence.policy, depth, decoder.draft_increment)
     phase, window = next_window(sequence, is_shifted)
     computed = rows[:-1] if rows[-1].is_complete else rows
     return Span(
@@ -82,5 +90,31 @@ def make_span(sequence: Sequence, depth: int, mask_id: int, is_shifted: bool) ->
         block_start=sequence.block_start,
         slot_start=sequence.slot_start,
         causal_block=sequence.block_length if sequence.is_block_causal else None,
-        is_first=sequence.forwards == 0,
+        generated_before=sequence.generated_before_block if sequence.request.sampling.has_penalty else _NOTHING,
+        is_first=sequence.first_forward_seconds is None,
+    )
+
+
+def make_scoring_span(sequence: Sequence, num_rows: int, mask_id: int) -> Span:
+    """A span that scores the next prompt tokens: one row per token, at most as many as are left.
+
+    The row of position i shows the prompt up to i - 1 and masks behind. As a block state it has everything decided but
+    position i: what is "decided" behind it is the mask itself.
+    """
+    prompt = np.asarray(sequence.request.prompt_ids, np.int64)
+    rows: list[BlockState] = []
+    for position in range(sequence.num_scored, min(sequence.num_prompt, sequence.num_scored + num_rows)):
+        is_before = np.arange(prompt.size) < position
+        rows.append(BlockState(np.where(is_before, prompt, mask_id), np.arange(prompt.size) != position))
+    return Span(
+        request=sequence.request,
+        phase="score",
+        rows=tuple(rows),
+        token_ids=np.stack([row.token_ids for row in rows]),
+        window=Window(0, sequence.num_prompt, 0),
+        block_start=0,
+        slot_start=None,
+        causal_block=sequence.block_length if sequence.is_block_causal else None,
+        generated_before=_NOTHING,
+        is_first=sequence.first_forward_seconds is None,
     )

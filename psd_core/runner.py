@@ -5,6 +5,7 @@ This file synchronises with the device, once per step: when the candidates are r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor
 
 from psd_core.batch import Batch, build_batch
-from psd_core.block import Candidates
+from psd_core.block import Candidates, TopTokens
 from psd_core.errors import OutOfMemoryError
+from psd_core.kvcache.prefixes import SlotCopy
 from psd_core.kvcache.store import KVStore
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.plan import Span, StepPlan
@@ -34,6 +36,12 @@ class Runner:
         self.store = KVStore(spec.num_layers, num_slots, spec.num_kv_heads, spec.head_dim, model.dtype, model.device)
         self.max_logit_rows = max_logit_rows
         self._banned = torch.tensor(banned_ids, dtype=torch.int64, device=model.device)
+
+    @torch.inference_mode()
+    def copy(self, copies: Sequence[SlotCopy]) -> None:
+        """Copy keys and values within the arena, one after the other."""
+        for copy in copies:
+            self.store.copy(copy.source, copy.target, copy.length)
 
     def run(self, plan: StepPlan) -> list[list[Candidates | None]]:
         """One forward. Per span, per row: its candidates, or None for a complete row, which was not computed.
@@ -74,6 +82,10 @@ def _split(plan: StepPlan, scores: Scores) -> list[list[Candidates | None]]:
     token_ids, log_confidence = scores.token_ids.cpu().numpy(), scores.log_confidence.cpu().numpy()
     entropy = None if scores.entropy is None else scores.entropy.cpu().numpy()
     margin = None if scores.margin is None else scores.margin.cpu().numpy()
+    given = None if scores.given is None else scores.given.cpu().numpy()
+    top = None
+    if scores.top_ids is not None and scores.top_logprobs is not None:
+        top = TopTokens(scores.top_ids.cpu().numpy(), scores.top_logprobs.cpu().numpy())
     result: list[list[Candidates | None]] = []
     offset = 0
     for span in plan.spans:
@@ -91,6 +103,8 @@ def _split(plan: StepPlan, scores: Scores) -> list[list[Candidates | None]]:
                     _place(log_confidence, masked, source, size),
                     None if entropy is None else _place(entropy, masked, source, size),
                     None if margin is None else _place(margin, masked, source, size),
+                    None if given is None else _place(given, masked, source, size),
+                    None if top is None else _place_top(top, masked, source, size),
                 )
             )
             offset += masked.size
@@ -100,10 +114,14 @@ def _split(plan: StepPlan, scores: Scores) -> list[list[Candidates | None]]:
 
 
 def _place(values: np.ndarray, masked: np.ndarray, source: slice, size: int) -> np.ndarray:
-    """[size] array with `values[source]` at `masked` and 0 elsewhere."""
-    placed = np.zeros(size, values.dtype)
+    """[size, ...] array with `values[source]` at `masked` and 0 elsewhere."""
+    placed = np.zeros((size, *values.shape[1:]), values.dtype)
     placed[masked] = values[source]
     return placed
+
+
+def _place_top(top: TopTokens, masked: np.ndarray, source: slice, size: int) -> TopTokens:
+    return TopTokens(_place(top.token_ids, masked, source, size), _place(top.logprobs, masked, source, size))
 
 
 def describe(spans: tuple[Span, ...]) -> tuple[int, int]:

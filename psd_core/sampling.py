@@ -32,16 +32,22 @@ def gumbel(keys: Tensor, vocab_size: int) -> Tensor:
     return -torch.log(-torch.log(uniform))
 
 
-def sample(logits: Tensor, temperatures: Tensor, top_ps: Tensor, top_ks: Tensor, keys: Tensor) -> Tensor:
+def sample(
+    logits: Tensor, temperatures: Tensor, top_ps: Tensor, top_ks: Tensor, min_ps: Tensor, keys: Tensor
+) -> Tensor:
     """One token id per row, [n] int64.
 
     logits         [n, V] float32; -inf where a token is not allowed
     temperatures   [n] float32, all above 0
     top_ps         [n] float32 in (0, 1]; 1 keeps all
     top_ks         [n] int64; 0 keeps all
+    min_ps         [n] float32 in [0, 1]; 0 keeps all. Acts first, then top_k, then top_p
     keys           [n] int64 from `noise_keys`
     """
     scaled = logits.to(torch.float64) / temperatures[:, None].to(torch.float64)
+    if bool((min_ps > 0).any()):
+        lowest = scaled.amax(dim=-1) + min_ps.to(torch.float64).log()
+        scaled = scaled.masked_fill(scaled < lowest[:, None], -torch.inf)
     scaled = _keep_top(scaled, top_ps, top_ks)
     return torch.argmax(scaled + gumbel(keys, logits.shape[1]), dim=-1)
 

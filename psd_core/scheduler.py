@@ -10,18 +10,39 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psd_core.admission import num_slots
 from psd_core.config import EngineConfig
 from psd_core.decide import Decision
 from psd_core.errors import RequestError
-from psd_core.events import CanvasEvent, EngineFinishReason, FinishedEvent, Occupancy, TokensEvent
+from psd_core.events import (
+    CanvasEvent,
+    EngineFinishReason,
+    FinishedEvent,
+    Occupancy,
+    PromptEvent,
+    TokensEvent,
+    TopEntries,
+)
+from psd_core.kvcache.prefixes import PrefixCache, SlotCopy
 from psd_core.kvcache.slots import SlotAllocator
 from psd_core.models.spec import ModelSpec
-from psd_core.plan import StepPlan, draft_limit, make_span, next_window
+from psd_core.plan import Span, StepPlan, draft_limit, make_scoring_span, make_span, next_window
 from psd_core.request import Request
 from psd_core.sequence import Sequence
+
+SCORING_SHARE = 4  # a scoring span takes at most one in so many tokens of a forward: answers must not wait for it
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became known and final in one forward."""
+
+    prompts: list[PromptEvent] = field(default_factory=list)
+    tokens: list[TokensEvent] = field(default_factory=list)
+    canvases: list[CanvasEvent] = field(default_factory=list)
+    finished: list[FinishedEvent] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -30,8 +51,8 @@ class _Share:
 
     sequence: Sequence
     width: int
-    depth: int  # drafts it has
-    most: int  # drafts it may have
+    depth: int  # rows it has beside the first: drafts, branches, or prompt tokens to score
+    most: int  # of them it may have
 
 
 class Scheduler:
@@ -45,6 +66,8 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._running: dict[str, Sequence] = {}
         self._slots = SlotAllocator(num_cache_slots)
+        self._copies: list[SlotCopy] = []
+        self._prefixes = PrefixCache(spec.block_length) if config.prefix_cache and spec.block_length else None
         self._step = 0
 
     def add(self, request: Request, now_seconds: float) -> None:
@@ -66,6 +89,11 @@ class Scheduler:
                 events.append(self._finish(sequence, "cancelled", None, sequence.num_reported, now_seconds))
         return events
 
+    def end_empty(self, now_seconds: float) -> list[FinishedEvent]:
+        """End what waits and asks for nothing: no token, no score."""
+        empty = [waiting for waiting in self._waiting if not (waiting.request.max_tokens or waiting.is_scoring)]
+        return [self._finish(sequence, "length", None, 0, now_seconds) for sequence in empty]
+
     def has_work(self) -> bool:
         """Whether any sequence waits or runs."""
         return bool(self._waiting or self._running)
@@ -76,8 +104,13 @@ class Scheduler:
         return Occupancy(
             running=len(self._running),
             waiting=len(self._waiting),
-            cache_ratio=self._slots.num_used / total if total else 0.0,
+            cache_ratio=(self._slots.num_used - self._num_kept) / total if total else 0.0,
+            kept_slots=self._num_kept,
         )
+
+    @property
+    def _num_kept(self) -> int:
+        return self._prefixes.num_slots if self._prefixes else 0
 
     def plan(self, budget: int) -> StepPlan:
         """Start what can start, then fill the next forward with up to `budget` query tokens. Changes no sequence.
@@ -87,22 +120,33 @@ class Scheduler:
         drafts are shed before sequences are, but only if that cannot change the tokens (`exact`).
         """
         self._start_waiting()
-        return StepPlan(
-            tuple(
-                make_span(share.sequence, share.depth, self._mask_id, self._is_shifted)
-                for share in self._shares(budget)
-            )
-        )
+        return StepPlan(tuple(self._span(share) for share in self._shares(budget)))
+
+    def take_copies(self) -> list[SlotCopy]:
+        """What must be copied, in this order and once, before the next forward."""
+        copies, self._copies = self._copies, []
+        return copies
+
+    def _span(self, share: _Share) -> Span:
+        if share.sequence.is_scoring:
+            return make_scoring_span(share.sequence, 1 + share.depth, self._mask_id)
+        return make_span(share.sequence, share.depth, self._mask_id, self._is_shifted)
 
     def _shares(self, budget: int) -> list[_Share]:
-        """Who takes part and with how many drafts: everybody's own state first, then drafts level by level."""
+        """Who takes part and with how many more rows: everybody's first row, then further ones level by level."""
         shares: list[_Share] = []
         # sorted() is stable: among equals the longest-running comes first.
         for sequence in sorted(self._running.values(), key=lambda sequence: sequence.last_scheduled_step):
-            most = draft_limit(sequence)
-            depth = 0 if sequence.request.decoder.acceptance == "exact" else most
-            _, window = next_window(sequence, self._is_shifted)
-            width = window.stop - window.start
+            if sequence.is_scoring:
+                width = sequence.num_prompt
+                room = self._config.max_num_batched_tokens // SCORING_SHARE // width
+                most = max(1, min(sequence.num_prompt - sequence.num_scored, room)) - 1
+                depth = 0
+            else:
+                most = draft_limit(sequence)
+                depth = 0 if sequence.request.decoder.may_shed else most
+                _, window = next_window(sequence, self._is_shifted)
+                width = window.stop - window.start
             if shares and (1 + depth) * width > budget:
                 continue
             shares.append(_Share(sequence, width, depth, most))
@@ -118,28 +162,32 @@ class Scheduler:
             growing = [share for share in growing if share.depth < share.most]
         return shares
 
-    def apply(
-        self, decisions: Iterable[Decision], started_seconds: float, now_seconds: float
-    ) -> tuple[list[TokensEvent], list[CanvasEvent], list[FinishedEvent]]:
+    def apply(self, decisions: Iterable[Decision], started_seconds: float, now_seconds: float) -> Outcome:
         """Move every sequence of a forward on, and say what became final. Seconds: when the forward began, ended."""
-        tokens: list[TokensEvent] = []
-        canvases: list[CanvasEvent] = []
-        finished: list[FinishedEvent] = []
+        outcome = Outcome()
         self._step += 1
         for decision in decisions:
             sequence = self._running[decision.span.request.request_id]
             sequence.last_scheduled_step = self._step
             _count(sequence, decision, started_seconds, now_seconds)
-            sequence.advance(decision.span.rows, decision.candidates, decision.path)
-            if sequence.request.watch:
-                canvases.append(_canvas_event(sequence, decision))
+            if decision.span.phase == "score":
+                sequence.record_scores(decision.candidates)
+                if sequence.is_scoring:
+                    continue
+                outcome.prompts.append(_prompt_event(sequence))
+                if sequence.request.max_tokens:
+                    continue
+            else:
+                sequence.advance(decision.span.rows, decision.candidates, decision.path)
+                if sequence.request.watch:
+                    outcome.canvases.append(_canvas_event(sequence, decision))
             end = sequence.find_end()
-            tokens += _report_tokens(sequence, end[0] if end else None)
+            outcome.tokens.extend(_report_tokens(sequence, end[0] if end else None))
             if end:
                 num_tokens, stop_id = end
                 reason: EngineFinishReason = "length" if stop_id is None else "stop"
-                finished.append(self._finish(sequence, reason, stop_id, num_tokens, now_seconds))
-        return tokens, canvases, finished
+                outcome.finished.append(self._finish(sequence, reason, stop_id, num_tokens, now_seconds))
+        return outcome
 
     def give_up(self, request_id: str, now_seconds: float) -> FinishedEvent:
         """End a running sequence for which the memory does not suffice even alone."""
@@ -150,6 +198,7 @@ class Scheduler:
         """Assert that exactly the running sequences hold cache slots, and that none is lost."""
         self._slots.check_integrity()
         held = sum(num_slots(sequence.request, self._is_block_causal) for sequence in self._running.values())
+        held += self._num_kept
         assert held == self._slots.num_used, f"{self._slots.num_used} slots in use, {held} accounted for"
 
     def _start_waiting(self) -> None:
@@ -158,11 +207,32 @@ class Scheduler:
             sequence = self._waiting[0]
             wanted = num_slots(sequence.request, self._is_block_causal)
             if wanted:
-                sequence.slot_start = self._slots.allocate(wanted)
+                source, length = self._find_prefix(sequence)
+                sequence.slot_start = self._allocate(wanted)
                 if sequence.slot_start is None:
                     return
+                # Making room may have cost the prefix itself, though it was the last to go.
+                if length and self._find_prefix(sequence) == (source, length):
+                    sequence.reuse(length)
+                    self._copies.append(SlotCopy(source, sequence.slot_start, length))
             self._waiting.popleft()
             self._running[sequence.request.request_id] = sequence
+
+    def _find_prefix(self, sequence: Sequence) -> tuple[int, int]:
+        """(first slot, length) of what an earlier request left of this one's prompt."""
+        if self._prefixes is None or sequence.request.decoder.cache != "causal":
+            return 0, 0
+        # A shifted model reads the first new token off the last prompt token, which must then be computed.
+        return self._prefixes.find(sequence.token_ids, sequence.num_prompt - int(self._is_shifted))
+
+    def _allocate(self, wanted: int) -> int | None:
+        """First slot of a free range; kept contexts make way, the least recently used first."""
+        while (start := self._slots.allocate(wanted)) is None:
+            oldest = self._prefixes.drop_oldest() if self._prefixes else None
+            if oldest is None:
+                return None
+            self._slots.free(oldest)
+        return start
 
     def _finish(
         self,
@@ -177,14 +247,25 @@ class Scheduler:
         if self._running.pop(request_id, None) is None:
             self._waiting.remove(sequence)
         if sequence.slot_start is not None:
-            self._slots.free(sequence.slot_start)
+            self._release(sequence, sequence.slot_start)
         return FinishedEvent(request_id, reason, stop_id, sequence.figures(num_tokens, now_seconds))
+
+    def _release(self, sequence: Sequence, slot_start: int) -> None:
+        """Give the slots back, but for the finished blocks that a later request may begin with."""
+        finished = sequence.token_ids[: sequence.num_cached]
+        if self._prefixes is not None and self._prefixes.keep(slot_start, finished):
+            self._slots.shrink(slot_start, sequence.num_cached)
+        else:
+            self._slots.free(slot_start)
 
 
 def _count(sequence: Sequence, decision: Decision, started_seconds: float, now_seconds: float) -> None:
     span = decision.span
     if sequence.first_forward_seconds is None:
         sequence.first_forward_seconds = started_seconds
+    if span.phase == "score":
+        sequence.scoring_forwards += 1
+        return
     sequence.forwards += 1
     sequence.rows += span.token_ids.shape[0]
     if span.phase == "refresh":
@@ -213,35 +294,61 @@ def _report_tokens(sequence: Sequence, end: int | None) -> list[TokensEvent]:
             sequence.request.request_id,
             tuple(sequence.token_ids[final].tolist()),
             tuple(sequence.logprobs[final].tolist()),
+            _top_entries(sequence, final),
         )
     ]
+
+
+def _prompt_event(sequence: Sequence) -> PromptEvent:
+    scored = slice(1, sequence.num_prompt)
+    logprobs = tuple(sequence.logprobs[scored].tolist())
+    return PromptEvent(sequence.request.request_id, logprobs, _top_entries(sequence, scored))
+
+
+def _top_entries(sequence: Sequence, positions: slice) -> tuple[TopEntries, ...]:
+    """The alternatives of some positions; empty if none were asked for."""
+    if not sequence.request.num_top_logprobs:
+        return ()
+    ids, logprobs = sequence.top.token_ids[positions].tolist(), sequence.top.logprobs[positions].tolist()
+    return tuple(tuple(zip(*pair, strict=True)) for pair in zip(ids, logprobs, strict=True))
 
 
 def _canvas_event(sequence: Sequence, decision: Decision) -> CanvasEvent:
     """The generated part of the block a forward worked on, as it stands after that forward."""
     span = decision.span
-    latest = decision.candidates[decision.path[-1]]
+    accepted_row = decision.path[-1]
+    latest = decision.candidates[accepted_row]
     first = max(span.block_start, sequence.num_prompt)
+    offset = first - span.block_start
     token_ids: list[int | None] = []
+    candidate_ids: list[int | None] = []
     confidences: list[float | None] = []
     depths: list[int | None] = []
-    for position in range(first, span.block_start + sequence.block_length):
+    for position in range(first, span.block_start + span.rows[0].decided.size):
         if sequence.decided[position]:
             token_ids.append(int(sequence.token_ids[position]))
+            candidate_ids.append(None)
             confidences.append(math.exp(sequence.logprobs[position]))
             depths.append(int(sequence.depths[position]))
         else:
             token_ids.append(None)
             column = position - span.block_start
+            candidate_ids.append(None if latest is None else int(latest.token_ids[column]))
             confidences.append(None if latest is None else math.exp(latest.log_confidence[column]))
             depths.append(None)
     return CanvasEvent(
         request_id=sequence.request.request_id,
         start=first - sequence.num_prompt,
         token_ids=tuple(token_ids),
+        candidate_ids=tuple(candidate_ids),
         confidences=tuple(confidences),
         depths=tuple(depths),
+        rejected=tuple((span.rows[-1].filled_since(span.rows[accepted_row]) - offset).tolist()),
+        phase=span.phase,
         forwards=sequence.forwards,
+        steps=sequence.denoising_steps,
+        rows=span.token_ids.shape[0],
         drafted=span.num_drafted,
         accepted=decision.num_accepted,
+        canvas_length=sequence.context_length - sequence.num_prompt,
     )

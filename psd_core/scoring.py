@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from psd_core.plan import StepPlan
+from psd_core.adjustment import Adjustment, adjustment
+from psd_core.block import IntArray
+from psd_core.plan import Span, StepPlan
 from psd_core.policies import Statistic, make_policy
 from psd_core.sampling import noise_keys, sample
 
@@ -28,20 +30,31 @@ class ScoredRows:
     temperatures: Tensor  # [S] float32
     top_ps: Tensor  # [S] float32
     top_ks: Tensor  # [S] int64
+    min_ps: Tensor  # [S] float32
     keys: Tensor  # [S] int64
     banned_rows: Tensor  # [N] int64 of M, with
     banned_ids: Tensor  # [N] int64: tokens not allowed at that position (stop ids before min_tokens)
+    adjusted_rows: Tensor  # [A] int64 of M, with
+    adjusted_ids: Tensor  # [A] int64: logits to divide (multiply, where negative) by
+    adjusted_factors: Tensor  # [A] float32, and to add
+    adjusted_offsets: Tensor  # [A] float32 to
+    given_rows: Tensor  # [G] int64 of M, with
+    given_ids: Tensor  # [G] int64: tokens whose log-probability is wanted, whatever is chosen
+    num_top: int  # alternatives per position, the most that any request of the forward asks for
     statistics: frozenset[Statistic]  # what any request of the forward asks for
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Candidates of M positions. Entropy and margin are None if nobody asked."""
+    """Candidates of M positions. What nobody asked for is None."""
 
     token_ids: Tensor  # [M] int64
     log_confidence: Tensor  # [M] float32
     entropy: Tensor | None  # [M] float32
     margin: Tensor | None  # [M] float32
+    given: Tensor | None  # [M] float32, 0 where nothing is given
+    top_ids: Tensor | None  # [M, K] int64
+    top_logprobs: Tensor | None  # [M, K] float32
 
 
 def choose(logits: Tensor, start: int, scored: ScoredRows, banned: Tensor) -> Scores:
@@ -49,11 +62,18 @@ def choose(logits: Tensor, start: int, scored: ScoredRows, banned: Tensor) -> Sc
 
     logits   [m, V] float32 of positions `start` … `start` + m - 1 of the forward's scored positions; changed here
     banned   [n] int64: ids never chosen
-    Confidence and entropy are of the softmax over all ids, the banned ones included: the model's own distribution.
+    Confidence and entropy are of the softmax over all ids, the banned ones included: the model's own distribution, as
+    changed by penalties and bias.
     """
     stop = start + logits.shape[0]
+    _adjust(logits, start, scored)
     normalizer = torch.logsumexp(logits, dim=-1)
-    entropy = margin = None
+    entropy = margin = given = top_ids = top_logprobs = None
+    if scored.given_rows.numel():
+        here = (scored.given_rows >= start) & (scored.given_rows < stop)
+        rows = scored.given_rows[here] - start
+        given = torch.zeros_like(normalizer)
+        given[rows] = logits[rows, scored.given_ids[here]] - normalizer[rows]
     if "entropy" in scored.statistics:
         log_probability = logits - normalizer[:, None]
         entropy = -(log_probability.exp() * log_probability).sum(dim=-1)
@@ -63,8 +83,11 @@ def choose(logits: Tensor, start: int, scored: ScoredRows, banned: Tensor) -> Sc
         here = (scored.banned_rows >= start) & (scored.banned_rows < stop)
         logits[scored.banned_rows[here] - start, scored.banned_ids[here]] = -torch.inf
     if "margin" in scored.statistics:
-        best = (logits.topk(2, dim=-1).values - normalizer[:, None]).exp()
-        margin = best[:, 0] - best[:, 1]
+        two = (logits.topk(2, dim=-1).values - normalizer[:, None]).exp()
+        margin = two[:, 0] - two[:, 1]
+    if scored.num_top:
+        best = logits.topk(min(scored.num_top, logits.shape[1]), dim=-1)
+        top_ids, top_logprobs = best.indices, best.values - normalizer[:, None]
     tokens = torch.argmax(logits, dim=-1)
     if scored.sampled.numel():
         rows = (scored.sampled >= start) & (scored.sampled < stop)
@@ -75,9 +98,21 @@ def choose(logits: Tensor, start: int, scored: ScoredRows, banned: Tensor) -> Sc
                 scored.temperatures[rows],
                 scored.top_ps[rows],
                 scored.top_ks[rows],
+                scored.min_ps[rows],
                 scored.keys[rows],
             )
-    return Scores(tokens, logits.gather(1, tokens[:, None]).squeeze(1) - normalizer, entropy, margin)
+    log_confidence = logits.gather(1, tokens[:, None]).squeeze(1) - normalizer
+    return Scores(tokens, log_confidence, entropy, margin, given, top_ids, top_logprobs)
+
+
+def _adjust(logits: Tensor, start: int, scored: ScoredRows) -> None:
+    """Apply penalties and bias in place; no (row, id) pair occurs twice."""
+    if not scored.adjusted_rows.numel():
+        return
+    here = (scored.adjusted_rows >= start) & (scored.adjusted_rows < start + logits.shape[0])
+    rows, ids = scored.adjusted_rows[here] - start, scored.adjusted_ids[here]
+    values, factors = logits[rows, ids], scored.adjusted_factors[here]
+    logits[rows, ids] = torch.where(values > 0, values / factors, values * factors) + scored.adjusted_offsets[here]
 
 
 def join(chunks: list[Scores]) -> Scores:
@@ -92,39 +127,52 @@ def join(chunks: list[Scores]) -> Scores:
         torch.cat([chunk.log_confidence for chunk in chunks]),
         column([chunk.entropy for chunk in chunks]),
         column([chunk.margin for chunk in chunks]),
+        column([chunk.given for chunk in chunks]),
+        column([chunk.top_ids for chunk in chunks]),
+        column([chunk.top_logprobs for chunk in chunks]),
     )
 
 
 def scored_rows(plan: StepPlan, device: torch.device) -> ScoredRows:
     """The sampling settings of every scored position of `plan`, by span, row and position."""
-    sampled: list[np.ndarray] = []
-    settings: list[tuple[float, float, int, int, int, int]] = []
-    index_of_generated: list[np.ndarray] = []
-    banned_rows: list[np.ndarray] = []
-    banned_ids: list[np.ndarray] = []
+    sampled: list[IntArray] = []
+    settings: list[tuple[float, float, int, float, int, int]] = []
+    counts: list[int] = []
+    index_of_generated: list[IntArray] = []
+    banned: list[tuple[IntArray, IntArray]] = []
+    adjusted: list[tuple[IntArray, Adjustment]] = []
+    given: list[tuple[IntArray, IntArray]] = []
     offset = 0
     for span in plan.spans:
         request, params = span.request, span.request.sampling
         first = span.block_start - len(request.prompt_ids)
         for row in range(span.token_ids.shape[0]):
             masked = np.flatnonzero(~span.rows[row].decided)
+            here = offset + np.arange(masked.size)
+            offset += masked.size
+            if span.phase == "score":
+                given.append((here, np.asarray(request.prompt_ids, np.int64)[masked]))
+                continue
             if params.temperature > 0:
-                sampled.append(offset + np.arange(masked.size))
+                sampled.append(here)
                 index_of_generated.append(first + masked)
+                counts.append(masked.size)
                 settings.append(
-                    (params.temperature, params.top_p, params.top_k, params.seed, params.choice_index, masked.size)
+                    (params.temperature, params.top_p, params.top_k, params.min_p, params.seed, params.choice_index)
                 )
             if request.stop_ids and first < request.min_tokens:
-                early = offset + np.flatnonzero(first + masked < request.min_tokens)
-                ids = np.asarray(sorted(request.stop_ids), np.int64)
-                banned_rows.append(np.repeat(early, ids.size))
-                banned_ids.append(np.tile(ids, early.size))
-            offset += masked.size
-    counts = [entry[5] for entry in settings]
+                banned.append((here[first + masked < request.min_tokens], np.asarray(sorted(request.stop_ids))))
+            if params.has_adjustment and (change := _adjustment(span, row)) is not None:
+                adjusted.append((here, change))
 
     def column(index: int, dtype: torch.dtype) -> Tensor:
         values = np.repeat(np.asarray([entry[index] for entry in settings]), counts)
         return torch.from_numpy(values).to(dtype).to(device)
+
+    def spread(values: list[np.ndarray], dtype: torch.dtype) -> Tensor:
+        """Per adjusted row, the values of its tokens once for each of its positions."""
+        tiled = [np.tile(value, rows.size) for value, (rows, _) in zip(values, adjusted, strict=True)]
+        return torch.from_numpy(np.concatenate(tiled) if tiled else np.zeros(0)).to(dtype).to(device)
 
     positions = _concatenate(index_of_generated, device)
     return ScoredRows(
@@ -132,13 +180,31 @@ def scored_rows(plan: StepPlan, device: torch.device) -> ScoredRows:
         temperatures=column(0, torch.float32),
         top_ps=column(1, torch.float32),
         top_ks=column(2, torch.int64),
-        keys=noise_keys(column(3, torch.int64), column(4, torch.int64), positions),
-        banned_rows=_concatenate(banned_rows, device),
-        banned_ids=_concatenate(banned_ids, device),
+        min_ps=column(3, torch.float32),
+        keys=noise_keys(column(4, torch.int64), column(5, torch.int64), positions),
+        banned_rows=_concatenate([np.repeat(rows, ids.size) for rows, ids in banned], device),
+        banned_ids=_concatenate([np.tile(ids, rows.size) for rows, ids in banned], device),
+        adjusted_rows=_concatenate([np.repeat(rows, change.token_ids.size) for rows, change in adjusted], device),
+        adjusted_ids=spread([change.token_ids for _, change in adjusted], torch.int64),
+        adjusted_factors=spread([change.factors for _, change in adjusted], torch.float32),
+        adjusted_offsets=spread([change.offsets for _, change in adjusted], torch.float32),
+        given_rows=_concatenate([rows for rows, _ in given], device),
+        given_ids=_concatenate([ids for _, ids in given], device),
+        num_top=max((span.request.num_top_logprobs for span in plan.spans), default=0),
         statistics=frozenset().union(*(make_policy(span.request.decoder).statistics for span in plan.spans)),
     )
 
 
-def _concatenate(parts: list[np.ndarray], device: torch.device) -> Tensor:
+def _adjustment(span: Span, row: int) -> Adjustment | None:
+    """Penalties and bias of one row: what it holds decided is counted, draft or not."""
+    request, state = span.request, span.rows[row]
+    is_generated = state.decided.copy()
+    is_generated[: max(0, len(request.prompt_ids) - span.block_start)] = False
+    given_ids = np.asarray(request.prompt_ids + request.suffix_ids, np.int64)
+    generated_ids = np.concatenate([span.generated_before, state.token_ids[is_generated]])
+    return adjustment(request.sampling, given_ids, generated_ids)
+
+
+def _concatenate(parts: list[IntArray], device: torch.device) -> Tensor:
     joined = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     return torch.from_numpy(joined.astype(np.int64, copy=False)).to(device)

@@ -1,7 +1,7 @@
 """The mutable life of one request in the engine: context, active block, candidates, counters.
 
 Owned by the scheduler; nothing else changes one. Context = prompt, then a canvas of undecided positions that ends with
-a block. All positions are absolute: the prompt's first token is 0.
+a block, then the suffix if there is one. All positions are absolute: the prompt's first token is 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from psd_core.admission import num_canvas_tokens
-from psd_core.block import BlockState, Candidates, IntArray
+from psd_core.block import BlockState, Candidates, IntArray, TopTokens
 from psd_core.events import Figures
 from psd_core.policies import Policy, make_policy
 from psd_core.request import Request
@@ -28,6 +28,7 @@ class Sequence:
     num_cached   leading positions whose keys and values are in the cache for ever (cache mode `causal`)
     frontier     end of the leading decided positions
     num_reported generated tokens reported so far
+    num_scored   leading prompt tokens whose log-probability is known or not wanted
     """
 
     def __init__(self, request: Request, is_block_causal: bool, arrival_seconds: float) -> None:
@@ -41,14 +42,22 @@ class Sequence:
 
         self.num_prompt = len(request.prompt_ids)
         num_canvas = num_canvas_tokens(request, is_block_causal)
-        self.context_length = self.num_prompt + num_canvas
+        self.canvas_end = self.num_prompt + num_canvas
+        self.context_length = self.canvas_end + len(request.suffix_ids)
         self.block_length = request.decoder.block_length
         self.token_ids: IntArray = np.concatenate(
-            [np.asarray(request.prompt_ids, np.int64), np.zeros(num_canvas, np.int64)]
+            [
+                np.asarray(request.prompt_ids, np.int64),
+                np.zeros(num_canvas, np.int64),
+                np.asarray(request.suffix_ids, np.int64),
+            ]
         )
-        self.decided = np.arange(self.context_length) < self.num_prompt
+        positions = np.arange(self.context_length)
+        self.decided = (positions < self.num_prompt) | (positions >= self.canvas_end)
         self.logprobs = np.zeros(self.context_length, np.float32)
         self.depths = np.full(self.context_length, UNDECIDED_DEPTH, np.int16)
+        shape = (self.context_length, request.num_top_logprobs)
+        self.top = TopTokens(np.zeros(shape, np.int64), np.zeros(shape, np.float32))
 
         # Blocks begin behind the prompt, or on the fixed grid of a block-causal model, where the first active block
         # may hold the end of the prompt.
@@ -56,31 +65,38 @@ class Sequence:
         self.state = self._block_state()
         self.candidates: Candidates | None = None
         self.num_cached = 0
+        self.num_reused = 0  # of them, those an earlier request had computed
         self.frontier = self.num_prompt
         self.num_reported = 0
+        # The first token has nothing before it, so nothing says how probable it is.
+        self.num_scored = 1 if request.score_prompt else self.num_prompt
 
         self.forwards = 0
+        self.scoring_forwards = 0
+        self.denoising_steps = 0
         self.refresh_forwards = 0
         self.refresh_seconds = 0.0
         self.rows = 0
         self.drafted_tokens = 0
         self.accepted_tokens = 0
-        self.accepted_depths = [0] * (request.decoder.draft_depth + 1)
+        self.accepted_depths = [0] * (request.decoder.num_guesses + 1)
 
     @property
     def block_stop(self) -> int:
-        return self.block_start + self.block_length
+        """End of the active block; in front of a suffix the last block may be shorter than the others."""
+        return min(self.block_start + self.block_length, self.canvas_end)
 
     @property
     def canvas_stop(self) -> int:
         """End of what the model sees: everything, or `canvas_blocks` beyond the active block.
 
-        A block-causal model sees nothing beyond its active block anyway.
+        A block-causal model sees nothing beyond its active block anyway; a suffix is there to be seen, so that
+        everything before it is, too.
         """
         if self.is_block_causal:
             return self.block_stop
         look_ahead = self.request.decoder.canvas_blocks
-        if look_ahead is None:
+        if look_ahead is None or self.request.suffix_ids:
             return self.context_length
         return min(self.context_length, self.block_stop + look_ahead * self.block_length)
 
@@ -101,11 +117,15 @@ class Sequence:
 
         rows, candidates, path as in `speculation.verify.accept`. A block that completes makes way for the next.
         """
+        is_branch = self.request.decoder.policy == "lopa"
         for parent, child in pairwise(path):
-            scored = candidates[parent]
+            # A draft's tokens were judged by its parent; nobody judged those of a branch.
+            scored = self.candidates if is_branch else candidates[parent]
             assert scored is not None
-            self._record(rows[child], rows[child].filled_since(rows[parent]), scored, depth=child)
+            filled = rows[child].filled_since(rows[parent])
+            self._record(rows[child], filled, scored, depth=1 if is_branch else child)
         state, scored = rows[path[-1]], candidates[path[-1]]
+        self.denoising_steps += len(path) - (scored is None)  # accepted states, and the policy's own step below
         if scored is not None:
             chosen = self.policy.select(state, scored)
             state = state.fill(chosen, scored)
@@ -116,13 +136,13 @@ class Sequence:
         if self.request.decoder.cache == "causal":
             # Whatever forward this was, it or an earlier one computed everything before the active block.
             self.num_cached = self.block_start
-        if state.is_complete and self.block_stop < self.context_length:
+        if state.is_complete and self.block_stop < self.canvas_end:
             self.block_start = self.block_stop
             self.state, self.candidates = self._block_state(), None
 
     def _block_state(self) -> BlockState:
         """The active block as the context has it: undecided but for the prompt's end."""
-        block = slice(self.block_start, self.block_start + self.block_length)
+        block = slice(self.block_start, self.block_stop)
         return BlockState(self.token_ids[block].copy(), self.decided[block].copy())
 
     def _record(self, state: BlockState, positions: IntArray, scored: Candidates, depth: int) -> None:
@@ -132,6 +152,38 @@ class Sequence:
         self.decided[index] = True
         self.logprobs[index] = scored.log_confidence[positions]
         self.depths[index] = depth
+        if scored.top is not None:
+            self._record_top(index, positions, scored.top)
+
+    def _record_top(self, index: IntArray, positions: IntArray, top: TopTokens) -> None:
+        num_top = self.request.num_top_logprobs
+        self.top.token_ids[index] = top.token_ids[positions, :num_top]
+        self.top.logprobs[index] = top.logprobs[positions, :num_top]
+
+    @property
+    def is_scoring(self) -> bool:
+        """Whether prompt tokens are still to be scored, which comes before anything is generated."""
+        return self.num_scored < self.num_prompt
+
+    def record_scores(self, scored: Rows[Candidates | None]) -> None:
+        """Take the log-probabilities of the next prompt tokens, one per row of a scoring span."""
+        for position, candidates in enumerate(scored, self.num_scored):
+            assert candidates is not None
+            assert candidates.given is not None
+            self.logprobs[position] = candidates.given[position]
+            if candidates.top is not None:
+                here = np.asarray([position], np.int64)
+                self._record_top(here, here, candidates.top)
+        self.num_scored += len(scored)
+
+    def reuse(self, length: int) -> None:
+        """Before the first forward: the first `length` positions are in the cache already."""
+        self.num_cached = self.num_reused = length
+
+    @property
+    def generated_before_block(self) -> IntArray:
+        """Tokens of the answer in front of the active block; all of them are decided."""
+        return self.token_ids[self.num_prompt : max(self.num_prompt, self.block_start)]
 
     @property
     def num_final(self) -> int:
@@ -158,10 +210,12 @@ class Sequence:
         return Figures(
             prompt_tokens=self.num_prompt,
             generated_tokens=num_generated,
-            discarded_tokens=int(np.count_nonzero(self.decided[self.num_prompt + num_generated :])),
+            discarded_tokens=int(np.count_nonzero(self.decided[self.num_prompt + num_generated : self.canvas_end])),
             forwards=self.forwards,
+            scoring_forwards=self.scoring_forwards,
             refresh_forwards=self.refresh_forwards,
             rows=self.rows,
+            reused_tokens=self.num_reused,
             drafted_tokens=self.drafted_tokens,
             accepted_tokens=self.accepted_tokens,
             accepted_depths=tuple(self.accepted_depths),

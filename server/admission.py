@@ -6,6 +6,7 @@ Pure but for the ids and seeds it draws: no queue, no socket.
 from __future__ import annotations
 
 import dataclasses
+import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from psd_core.admission import check
 from psd_core.config import DecoderConfig
 from psd_core.errors import ConfigError, RequestError
 from psd_core.request import SEED_HIGH, Request, SamplingParams
+from server import toolcalls
 from server.chat_template import ChatTemplate
+from server.conversation import TOOL_ROLES, ChatMessage, ConversationFields, template_messages
 from server.errors import ApiError, from_core, invalid, unsupported
 from server.messages import ModelFacts
-from server.schema import ChatMessage, ChatRequest, CompletionRequest, GenerationFields, Prompt, PsdFields
+from server.schema import ChatRequest, CompletionRequest, GenerationFields, Prompt, PsdFields
 from server.settings import RequestSettings
 from server.tokenizer import Tokenizer
 from server.tuning import COMPLETION_MAX_TOKENS, MAX_STOP_CHARS
@@ -32,15 +35,20 @@ class TextRules:
     min_tokens: int
     skip_special: bool
     include_stop: bool
+    kept_ids: frozenset[int] = frozenset()  # special tokens that are text all the same
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One sequence of a job. `echo` is the prompt's text if the answer must repeat it, else empty."""
+    """One sequence of a job. `echo` is the prompt's text if the answer must repeat it, else empty.
+
+    If log-probabilities are wanted besides, the engine scores the prompt first.
+    """
 
     index: int
     request: Request
     echo: str
+    shows_special: bool = True  # whether the echo holds the text of special tokens: those a caller sent as ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +59,17 @@ class Job:
     model: str
     choices: tuple[Choice, ...]
     num_prompt_tokens: int  # each prompt counts once, however many choices it has
+    num_choices: int  # per prompt
+    num_returned: int  # of them, the best; fewer only if the client asked for `best_of`
     decoder: DecoderConfig
     rules: TextRules
     wants_stream: bool
     wants_logprobs: bool
-    num_top_logprobs: int  # 0 or 1: the chosen token, which is the most probable one at temperature 0
+    num_top_logprobs: int
     wants_token_ids: bool
     wants_usage: bool
     wants_running_usage: bool
+    parses_calls: bool = False  # tool calls are looked for in the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,46 +84,72 @@ class Admission:
 
     def completion(self, body: CompletionRequest) -> Job:
         """ApiError 400 if the request can never be served."""
-        if body.echo and body.logprobs is not None:
-            raise unsupported("echo", "echo together with logprobs is not supported")
-        top = body.logprobs or 0
-        self._check_top_logprobs("logprobs", top, body.temperature)
-        prompts = [(self._prompt_ids(prompt), self._echo(prompt, body.echo)) for prompt in body.prompt]
-        max_tokens = body.max_tokens or COMPLETION_MAX_TOKENS
-        return self._job(body, prompts, max_tokens, "cmpl", body.logprobs is not None, top)
+        prompts = [
+            (self._prompt_ids(prompt), self._echo(prompt, body.echo), isinstance(prompt, list))
+            for prompt in body.prompt
+        ]
+        max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+        wants_logprobs = body.logprobs is not None
+        return self._job(
+            body,
+            prompts,
+            max_tokens,
+            "cmpl",
+            wants_logprobs,
+            body.logprobs or 0,
+            num_choices=body.best_of or body.n,
+            suffix_ids=self._suffix_ids(body.suffix),
+            score_prompt=body.echo and wants_logprobs,
+        )
 
     def chat(self, body: ChatRequest) -> Job:
         """ApiError 400 if the request can never be served."""
-        self._check_top_logprobs("top_logprobs", body.top_logprobs, body.temperature)
-        ids = self.encode_messages(body.messages)
+        ids = self.encode_messages(body, body.messages)
         max_tokens = body.max_completion_tokens or body.max_tokens or self._rest_of_context(body, len(ids))
-        return self._job(body, [(ids, "")], max_tokens, "chatcmpl", body.logprobs, body.top_logprobs)
+        job = self._job(
+            body, [(ids, "", True)], max_tokens, "chatcmpl", body.logprobs, body.top_logprobs, num_choices=body.n
+        )
+        if not body.offered_tools:
+            return job
+        specials = self.tokenizer.special_texts
+        kept_ids = frozenset(specials[marker] for marker in toolcalls.MARKERS if marker in specials)
+        rules = dataclasses.replace(job.rules, kept_ids=kept_ids)
+        return dataclasses.replace(job, rules=rules, parses_calls=True)
 
-    def encode_messages(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
+    def encode_messages(self, body: ConversationFields, messages: Sequence[ChatMessage]) -> list[int]:
         """Prompt ids of a conversation; ApiError 400 if there is no template or it refuses."""
-        if self.template is None:
+        template = self.template
+        if template is None:
             raise invalid("messages", "the model has no chat template; use /v1/completions or --chat-template")
+        _check_known(template, body, messages)
         self.check_length("messages", sum(len(message.content or "") for message in messages))
-        entries = [
-            {"role": "system" if message.role == "developer" else message.role, "content": message.content or ""}
-            | ({} if message.name is None else {"name": message.name})
-            for message in messages
-        ]
+        tools = [tool.shown for tool in body.offered_tools]
+        self.check_length("tools", len(json.dumps(tools)))
         try:
-            return self.template.encode(entries, add_generation_prompt=add_generation_prompt)
+            return template.encode(
+                template_messages(messages),
+                tools=tools,
+                variables=body.chat_template_kwargs,
+                add_generation_prompt=body.add_generation_prompt is not False,
+                continue_final=body.continue_final_message,
+            )
         except RequestError as error:
             raise from_core(error) from error
 
     def _job(
         self,
         body: GenerationFields,
-        prompts: Sequence[tuple[list[int], str]],
+        prompts: Sequence[tuple[list[int], str, bool]],
         max_tokens: int,
         prefix: str,
         wants_logprobs: bool,
         num_top_logprobs: int,
+        *,
+        num_choices: int,
+        suffix_ids: tuple[int, ...] = (),
+        score_prompt: bool = False,
     ) -> Job:
-        self._check_counts(body, len(prompts))
+        self._check_counts(body, len(prompts), num_choices)
         job_id = f"{prefix}-{secrets.token_hex(16)}"
         decoder = self._decoder(body.psd)
         rules = self._rules(body)
@@ -120,30 +157,35 @@ class Admission:
         seed = self._seed(body.seed)
         choices: list[Choice] = []
         try:
-            for prompt_index, (ids, echo) in enumerate(prompts):
-                for k in range(body.n):
-                    index = prompt_index * body.n + k
+            for prompt_index, (ids, echo, shows_special) in enumerate(prompts):
+                for k in range(num_choices):
+                    index = prompt_index * num_choices + k
                     request = Request(
                         request_id=f"{job_id}-{index}",
                         prompt_ids=tuple(ids),
                         max_tokens=max_tokens,
                         decoder=decoder,
-                        sampling=SamplingParams(body.temperature, body.top_p, max(body.top_k, 0), seed, choice_index=k),
+                        sampling=_sampling(body, seed, choice_index=k),
                         stop_ids=rules.stop_ids,
                         min_tokens=body.min_tokens,
                         granularity=options.granularity if options else "block",
                         watch=body.diffusing,
+                        suffix_ids=suffix_ids,
+                        score_prompt=score_prompt,
+                        num_top_logprobs=num_top_logprobs,
                     )
                     if k == 0:
                         check(request, self.facts.limits)
-                    choices.append(Choice(index, request, echo))
+                    choices.append(Choice(index, request, echo, shows_special))
         except RequestError as error:
             raise from_core(error) from error
         return Job(
             job_id=job_id,
             model=body.model,
             choices=tuple(choices),
-            num_prompt_tokens=sum(len(ids) for ids, _ in prompts),
+            num_prompt_tokens=sum(len(ids) + len(suffix_ids) for ids, _, _ in prompts),
+            num_choices=num_choices,
+            num_returned=body.n,
             decoder=decoder,
             rules=rules,
             wants_stream=body.stream,
@@ -160,6 +202,12 @@ class Admission:
         self.check_length("prompt", len(prompt))
         return self.tokenizer.encode_text(prompt)
 
+    def _suffix_ids(self, suffix: str) -> tuple[int, ...]:
+        if not suffix:
+            return ()
+        self.check_length("suffix", len(suffix))
+        return tuple(self.tokenizer.encode_text(suffix, with_prefix=False))
+
     def _echo(self, prompt: Prompt, is_wanted: bool) -> str:
         if not is_wanted:
             return ""
@@ -175,11 +223,12 @@ class Admission:
             message = f"{num_chars} characters of text cannot fit the context limit of {limit} tokens"
             raise ApiError(400, "context_length_exceeded", message, param)
 
-    def _check_counts(self, body: GenerationFields, num_prompts: int) -> None:
-        if num_prompts * body.n > self.max_open:
+    def _check_counts(self, body: GenerationFields, num_prompts: int, num_choices: int) -> None:
+        name = "n" if num_choices == body.n else "best_of"
+        if num_prompts * num_choices > self.max_open:
             raise invalid(
-                "n" if num_prompts == 1 else "prompt",
-                f"{num_prompts} prompts × n = {body.n} is {num_prompts * body.n} choices; "
+                name if num_prompts == 1 else "prompt",
+                f"{num_prompts} prompts × {name} = {num_choices} is {num_prompts * num_choices} choices; "
                 f"this server takes at most {self.max_open} at once",
             )
         limit = self.settings.max_stop_strings
@@ -188,13 +237,6 @@ class Admission:
         for stop in body.stop:
             if len(stop) > MAX_STOP_CHARS:
                 raise invalid("stop", f"a stop string may have {MAX_STOP_CHARS} characters, got {len(stop)}")
-
-    def _check_top_logprobs(self, param: str, num_top: int, temperature: float) -> None:
-        """Only the chosen token's log-probability is known, and it is the top one only without sampling."""
-        if num_top > 1:
-            raise unsupported(param, f"{param} may be 0 or 1 on this server, got {num_top}")
-        if num_top == 1 and temperature > 0.0:
-            raise unsupported(param, f"{param}: 1 needs temperature 0; with sampling only 0 is supported")
 
     def _decoder(self, psd: PsdFields | None) -> DecoderConfig:
         if psd is None:
@@ -231,3 +273,37 @@ class Admission:
         else:  # blocks begin at multiples of their length
             room = limits.max_model_len // block_length * block_length - num_prompt
         return max(1, body.min_tokens, min(room, self.settings.default_max_tokens))
+
+
+def _check_known(template: ChatTemplate, body: ConversationFields, messages: Sequence[ChatMessage]) -> None:
+    """Refuse what this template would leave out of the prompt in silence."""
+    if not template.knows_tools:
+        why = "the model's chat template does not know tools"
+        if body.offered_tools:
+            raise unsupported("tools", f"tools are not supported: {why}")
+        for index, message in enumerate(messages):
+            if message.role in TOOL_ROLES:
+                raise unsupported(f"messages.{index}.role", f"role {message.role} is not supported: {why}")
+            if message.calls:
+                raise unsupported(f"messages.{index}.tool_calls", f"tool calls are not supported: {why}")
+    for name in body.chat_template_kwargs:
+        if name not in template.variables:
+            known = ", ".join(sorted(template.variables)) or "none"
+            raise invalid(
+                "chat_template_kwargs", f"the chat template reads no variable {name[:100]!r}; it reads: {known}"
+            )
+
+
+def _sampling(body: GenerationFields, seed: int, choice_index: int) -> SamplingParams:
+    return SamplingParams(
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=max(body.top_k, 0),
+        min_p=body.min_p,
+        seed=seed,
+        choice_index=choice_index,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        repetition_penalty=body.repetition_penalty,
+        logit_bias=body.logit_bias,
+    )

@@ -16,9 +16,10 @@ from server.boot import Hooks, boot
 from server.errors import ApiError
 from server.metrics import Metrics
 from server.middleware import OPEN_PATHS, KeyCheck, RequestContext, answer
+from server.playground import read_assets
 from server.pool import WorkerPool
 from server.quota import Quotas
-from server.routes import chat, completions, models, system, tokenize
+from server.routes import chat, completions, models, playground, reference, system, tokenize
 from server.settings import Settings
 from server.state import AppState, state_of
 from server.tracing import NoTraces, Traces
@@ -49,20 +50,24 @@ def create_app(settings: Settings, hooks: Hooks | None = None, traces: Traces | 
         lifespan=lifespan,
         root_path=settings.http.root_path,
         redirect_slashes=False,
+        docs_url=None,  # FastAPI's own pages load scripts from other hosts: see routes.reference
+        redoc_url=None,
     )
     app.state.psd = state
-    for module in (completions, chat, models, tokenize, system):
+    for module in (completions, chat, models, tokenize, system, reference):
         app.include_router(module.router)
+    assets = read_assets() if settings.http.has_playground else ()
+    app.include_router(playground.make_router(assets))
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ApiError, _on_api_error)
-    _add_middleware(app, settings, metrics)
+    _add_middleware(app, settings, metrics, OPEN_PATHS.union(asset.path for asset in assets))
     return app
 
 
-def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
+def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, open_paths: frozenset[str]) -> None:
     """The last one added is the outermost. CORS stands before the key: a preflight carries none."""
     http = settings.http
-    open_paths = OPEN_PATHS | {"/metrics"} if http.is_metrics_open else OPEN_PATHS
+    open_paths = open_paths | {"/metrics"} if http.is_metrics_open else open_paths
     app.add_middleware(KeyCheck, keys=http.api_keys, open_paths=open_paths, metrics=metrics)
     if http.allowed_origins:
         app.add_middleware(
@@ -83,7 +88,10 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     codes = {404: "unknown_path", 405: "method_not_allowed"}
     message = messages.get(error.status_code, str(error.detail))
     code = codes.get(error.status_code, "invalid_request")
-    return answer(ApiError(error.status_code, code, message, headers=error.headers), state_of(request).metrics)
+    headers = dict(error.headers or {})
+    if headers.get("Allow") == "GET":
+        headers["Allow"] = "GET, HEAD"  # see RequestContext
+    return answer(ApiError(error.status_code, code, message, headers=headers), state_of(request).metrics)
 
 
 async def _on_api_error(request: Request, error: Exception) -> JSONResponse:

@@ -32,8 +32,8 @@ class Hooks:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
-    """What the API process itself reads of a checkpoint."""
+class Source:
+    """What is read of a checkpoint without torch."""
 
     folder: Path
     tokenizer_folder: Path
@@ -44,9 +44,9 @@ class _Source:
 async def boot(state: AppState, hooks: Hooks) -> None:
     """Start the workers and stay until they have failed for good. Never raises; `state.failure` says why it ended."""
     try:
-        source = await asyncio.to_thread(_read_source, state.settings.model)
+        source = await read_source(state.settings.model)
         state.pool.start(
-            _worker_config(state.settings, source),
+            worker_config(state.settings, source),
             state.settings.model.replicas,
             state.settings.model.forward_seconds,
             lambda facts: _serve(state, source, facts, hooks),
@@ -60,7 +60,7 @@ async def boot(state: AppState, hooks: Hooks) -> None:
     hooks.on_failed(state.failure)
 
 
-def _serve(state: AppState, source: _Source, facts: ModelFacts, hooks: Hooks) -> None:
+def _serve(state: AppState, source: Source, facts: ModelFacts, hooks: Hooks) -> None:
     """A worker is ready. Later ones, and restarted ones, have the same facts."""
     is_first = state.admission is None
     try:
@@ -80,15 +80,23 @@ def _serve(state: AppState, source: _Source, facts: ModelFacts, hooks: Hooks) ->
         hooks.on_ready(state.admission)
 
 
-def _read_source(model: ModelSettings) -> _Source:
-    folder = resolve_source(model.source)
-    tokenizer_folder = resolve_source(model.tokenizer) if model.tokenizer is not None else folder
+async def read_source(model: ModelSettings) -> Source:
+    """Tokenizer and chat template of a checkpoint, which is fetched if need be. CheckpointError if that fails."""
+    folder = await resolve_source(model.source)
+    tokenizer_folder = folder
+    if model.tokenizer is not None:
+        tokenizer_folder = await resolve_source(model.tokenizer, is_tokenizer=True)
+    return await asyncio.to_thread(_read_files, model, folder, tokenizer_folder)
+
+
+def _read_files(model: ModelSettings, folder: Path, tokenizer_folder: Path) -> Source:
     tokenizer = Tokenizer(tokenizer_folder)
     override = Path(model.chat_template) if model.chat_template is not None else None
-    return _Source(folder, tokenizer_folder, tokenizer, load_chat_template(tokenizer, tokenizer_folder, override))
+    return Source(folder, tokenizer_folder, tokenizer, load_chat_template(tokenizer, tokenizer_folder, override))
 
 
-def _worker_config(settings: Settings, source: _Source) -> WorkerConfig:
+def worker_config(settings: Settings, source: Source) -> WorkerConfig:
+    """What a worker is told; `replica_index` and `address` are filled in by who starts it."""
     return WorkerConfig(
         checkpoint=str(source.folder),
         tokenizer=str(source.tokenizer_folder),

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Sequence
 
 from psd_core.errors import CheckpointError, ConfigError
-from server.checkpoints import check_source
+from server.checkpoints import cached_source, check_source
+from server.flags import DTYPES
 from server.logs import configure_logging
 from server.settings import add_flags, resolve
+from server.terminal.flags import add_terminal_flags
 from server.version import VERSION
 
 
@@ -24,10 +26,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Serve a model over HTTP, as OpenAI's API. Each flag can also be set by the variable in brackets.",
     )
     add_flags(serve)
+    generate = commands.add_parser(
+        "generate",
+        help="answer one prompt in the terminal",
+        description="Answer one prompt, by a model loaded here or by a server. The text goes to standard output.",
+    )
+    generate.add_argument("prompt", help="text to continue; - reads it from standard input")
+    generate.add_argument("--chat", action="store_true", help="send it as a chat message instead")
+    add_terminal_flags(generate)
+    chat = commands.add_parser(
+        "chat",
+        help="chat in the terminal",
+        description="A conversation, with a model loaded here or behind a server. Reads lines from standard input.",
+    )
+    add_terminal_flags(chat)
+    models = commands.add_parser("models", help="list the model families", description="List the model families.")
+    models.add_argument("--markdown", action="store_true", help="as tables of Markdown")
+    inspect = commands.add_parser(
+        "inspect",
+        help="say what a checkpoint is and whether it will load",
+        description="Say what a checkpoint is, whether it will load and the memory it needs, without loading it. "
+        "Exit status: 0 it will load, 1 it will not.",
+    )
+    inspect.add_argument("path", metavar="PATH", help="checkpoint folder, or the name of a downloaded hub model")
+    inspect.add_argument("--tokenizer", metavar="PATH", help="folder of the tokenizer; absent: the checkpoint's own")
+    inspect.add_argument("--dtype", choices=DTYPES, default="auto", help="as for psd serve")
+    inspect.add_argument("--device", default="auto", help="as for psd serve")
     given = parser.parse_args(arguments)
     match given.command:
         case "serve":
             return _serve({name: value for name, value in vars(given).items() if name != "command"})
+        case "generate" | "chat" as command:
+            from server.terminal import commands as terminal
+
+            return terminal.generate(given) if command == "generate" else terminal.chat(given)
+        case "models":
+            from server.model_table import show_models
+
+            print(show_models(as_markdown=given.markdown))
+            return 0
+        case "inspect":
+            return _inspect(given.path, given.tokenizer, given.dtype, given.device)
         case _:
             raise AssertionError(given.command)
 
@@ -43,6 +82,20 @@ def _serve(given: dict[str, list[str] | None]) -> int:
     from server.run import run  # FastAPI is imported only by who serves
 
     return run(settings)
+
+
+def _inspect(source: str, tokenizer: str | None, dtype: str, device: str) -> int:
+    try:
+        folder = cached_source(source)
+        tokenizer_folder = folder if tokenizer is None else cached_source(tokenizer)
+    except CheckpointError as error:
+        print(f"psd inspect: error: {error}", file=sys.stderr)
+        return 2
+    from server.inspection import inspect  # torch is imported only by who looks at weights
+
+    inspection = inspect(folder, tokenizer_folder, dtype, device)
+    print(inspection.show())
+    return 1 if inspection.faults else 0
 
 
 if __name__ == "__main__":

@@ -15,15 +15,18 @@ _REPLACEMENT = "�"
 class Detokenizer:
     """The text of one growing sequence of tokens. One owner; not thread-safe."""
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, skip_special: bool = True, kept_ids: frozenset[int] = frozenset()
+    ) -> None:
+        """kept_ids: special tokens that are text even if special ones are skipped."""
         self._tokenizer = tokenizer
-        self._skip_special = skip_special
+        self._skipped = tokenizer.special_ids - kept_ids if skip_special else frozenset()
         self._context: list[int] = []  # the last finished group of tokens
         self._held: list[int] = []  # tokens whose text is not out yet
 
     def push(self, token_id: int) -> str:
         """Text that the token completes; empty while a character is incomplete."""
-        if self._skip_special and token_id in self._tokenizer.special_ids:
+        if token_id in self._skipped:
             return ""
         self._held.append(token_id)
         text = self._held_text()
@@ -43,4 +46,4 @@ class Detokenizer:
         return self._decode([*self._context, *self._held])[len(known) :]
 
     def _decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special=self._skip_special) if ids else ""
+        return self._tokenizer.decode(ids, skip_special=False) if ids else ""  # those to skip never get here

@@ -18,6 +18,7 @@ POLICY_SETTINGS: Final[Mapping[PolicyName, tuple[str, ...]]] = {
     "entropy": ("gamma",),
     "margin": ("threshold",),
     "localleap": ("threshold", "relaxed_threshold", "window"),
+    "lopa": ("threshold", "branches"),
 }
 
 
@@ -29,6 +30,7 @@ def usage(num_prompt_tokens: int, num_tokens: int, ends: Sequence[End]) -> JsonO
         "prompt_tokens": num_prompt_tokens,
         "completion_tokens": num_tokens,
         "total_tokens": num_prompt_tokens + num_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(end.figures.reused_tokens for end in ends)},
         "completion_tokens_details": {
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": drafted - accepted,
@@ -46,6 +48,7 @@ def psd(decoder: DecoderConfig, ends: Sequence[End]) -> JsonObject:
     return {
         "forwards": forwards,
         "refresh_forwards": refreshes,
+        "scoring_forwards": sum(figures.scoring_forwards for figures in every),
         "tokens_per_forward": _per(num_tokens, forwards),
         "tokens_per_denoising_forward": _per(num_tokens, forwards - refreshes),
         "mean_accepted_depth": round(_mean_accepted_depth(every), 4),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +27,11 @@ class Flag:
     default: object
     help: str
     repeats: bool = False
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the bare flag, without a value, says true."""
+        return self.parse is switch
 
     @property
     def option(self) -> str:
@@ -100,6 +106,13 @@ def choice(*choices: str) -> Parser:
     return parse
 
 
+def device(value: str) -> str:
+    """auto, cpu, cuda or cuda:N; whether it is there is known only later."""
+    if re.fullmatch(r"auto|cpu|cuda(:\d+)?", value) is None:
+        raise ValueError("must be auto, cpu, cuda or cuda:N")
+    return value
+
+
 def switch(value: str) -> bool:
     """Yes or no."""
     known: Mapping[str, bool] = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -126,16 +139,17 @@ _ENGINE: Final = EngineConfig()
 FLAGS: Final[tuple[Flag, ...]] = (
     Flag("model", text, None, "checkpoint folder or hub name; absent: the built-in demo model"),
     Flag("served_model_name", text, (), "name clients use; the first one is reported", repeats=True),
-    Flag("tokenizer", text, None, "folder with tokenizer.json; absent: the checkpoint's own"),
+    Flag("tokenizer", text, None, "folder or hub name of the tokenizer; absent: the checkpoint's own"),
     Flag("chat_template", text, None, "file with a chat template; absent: the tokenizer's own"),
     Flag("dtype", choice(*DTYPES), "auto", "weights' type; auto: float32 on a CPU, bfloat16 on a GPU"),
-    Flag("device", text, "auto", "auto, cpu, cuda or cuda:N"),
+    Flag("device", device, "auto", "auto, cpu, cuda or cuda:N"),
     Flag("replicas", whole(1, 64), 1, "worker processes; with device auto or cuda they spread over the GPUs"),
     Flag("forward_timeout", number(0.1, 86_400), DEFAULTS.forward_seconds, "seconds until a silent worker is replaced"),
     Flag("max_model_len", whole(1, 2**31), None, "context limit in tokens; absent: the model's own"),
     Flag("max_num_seqs", whole(1, 65_536), _ENGINE.max_num_seqs, "sequences that run at once per worker"),
     Flag("max_num_batched_tokens", whole(1, 2**24), _ENGINE.max_num_batched_tokens, "query tokens per forward"),
     Flag("max_cache_tokens", whole(1, 2**31), None, "slots of the key-value cache; absent: what fits the memory"),
+    Flag("prefix_cache", switch, _ENGINE.prefix_cache, "false: requests that begin alike share nothing"),
     Flag("policy", choice(*POLICY_NAMES), _DECODER.policy, "default transfer policy"),
     Flag("k", whole(1, 1024), _DECODER.k, "default positions per denoising step of topk"),
     Flag("threshold", number(0, 1), _DECODER.threshold, "default confidence (margin) that decides a position"),
@@ -143,6 +157,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("gamma", number(0, 1000), _DECODER.gamma, "default entropy bound of the entropy policy, in nats"),
     Flag("relaxed_threshold", number(0, 1), _DECODER.relaxed_threshold, "default confidence of localleap, nearby"),
     Flag("window", whole(0, 1024), _DECODER.window, "default positions that count as near for localleap"),
+    Flag("branches", whole(1, 32), _DECODER.branches, "default branches of lopa"),
     Flag("block_length", whole(1, 1024), None, "default positions denoised together; absent: the model's own, or 32"),
     Flag("draft_depth", whole(0, 32), _DECODER.draft_depth, "default number of drafted states; 0 drafts nothing"),
     Flag("draft_increment", draft_increment, _DECODER.draft_increment, "default positions per draft, or policy"),
@@ -162,6 +177,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("max_key_seqs", whole(0, 1_000_000), 0, "sequences that a key may have open at once; 0: no limit"),
     Flag("max_key_requests", whole(0, 1_000_000), 0, "requests per minute that a key may make; 0: no limit"),
     Flag("open_metrics", switch, False, "true: /metrics answers without a key"),
+    Flag("no_playground", switch, False, "true: the built-in page is not served at /"),
     Flag("max_waiting", whole(0, 1_000_000), DEFAULTS.max_waiting, "sequences queued beyond the running ones"),
     Flag("max_stop_strings", whole(0, 1024), DEFAULTS.max_stop_strings, "stop strings per request"),
     Flag("max_body_bytes", whole(1024, 2**30), DEFAULTS.max_body_bytes, "largest request body"),

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from psd_core.events import CanvasEvent, Figures, FinishedEvent, TokensEvent
+from psd_core.events import CanvasEvent, Figures, FinishedEvent, PromptEvent, TokensEvent, TopEntries
 from server import stops
 from server.admission import Choice, Job, TextRules
 from server.detokenizer import Detokenizer
@@ -27,16 +27,35 @@ FinishReason = Literal["stop", "length"]
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """One returned token. `text` is what it completed; the texts joined are the text before any cut.
-
-    offset is where its text starts in the text of the choice.
-    """
+class Alternative:
+    """A token that could have stood in a place, by itself as text."""
 
     token_id: int
     text: str
     logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One returned token. `text` is what it completed; the texts joined are the text before any cut.
+
+    logprob is None for the first token of an echoed prompt; offset is where the token's text starts in the text of the
+    choice; `top` holds the most probable tokens of its place, the token itself included if it is one of them.
+    """
+
+    token_id: int
+    text: str
+    logprob: float | None
     offset: int
+    top: tuple[Alternative, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The echoed prompt's tokens with their log-probabilities. Comes before anything else of its choice."""
+
+    index: int
+    tokens: tuple[Token, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +85,7 @@ class End:
     figures: Figures
 
 
-Update = Delta | Canvas | End
+Update = Prompt | Delta | Canvas | End
 
 
 class Patience(Protocol):
@@ -89,19 +108,35 @@ class Track:
         self.num_tokens = 0
         self.is_cut = False  # a stop string matched: later tokens do not count
         self._rules = rules
-        self._detokenizer = Detokenizer(tokenizer, skip_special=rules.skip_special)
+        self._tokenizer = tokenizer
+        self._choice = choice
+        self._detokenizer = Detokenizer(tokenizer, skip_special=rules.skip_special, kept_ids=rules.kept_ids)
         self._stops = stops.StopState(rules.stops)
         self._offset = len(choice.echo)
+
+    def take_prompt(self, event: PromptEvent) -> Prompt:
+        """The prompt's tokens, whose texts joined are the echo."""
+        detokenizer = Detokenizer(self._tokenizer, skip_special=not self._choice.shows_special)
+        tokens: list[Token] = []
+        offset = 0
+        logprobs = (None, *event.logprobs)
+        tops = ((), *event.top) if event.top else ((),) * len(logprobs)
+        for token_id, logprob, top in zip(self._choice.request.prompt_ids, logprobs, tops, strict=True):
+            text = detokenizer.push(token_id)
+            tokens.append(Token(token_id, text, logprob, offset, self._alternatives(top, token_id, text)))
+            offset += len(text)
+        return Prompt(self.index, tuple(tokens))
 
     def take(self, event: TokensEvent) -> Delta:
         """Add tokens; text that could still turn into a stop string is held back."""
         texts: list[str] = []
         tokens: list[Token] = []
-        for token_id, logprob in zip(event.token_ids, event.logprobs, strict=True):
+        tops = event.top or ((),) * len(event.token_ids)
+        for token_id, logprob, top in zip(event.token_ids, event.logprobs, tops, strict=True):
             if self.is_cut:
                 break
             text = self._decode(token_id)
-            tokens.append(Token(token_id, text, logprob, self._offset))
+            tokens.append(Token(token_id, text, logprob, self._offset, self._alternatives(top, token_id, text)))
             self._offset += len(text)
             self.num_tokens += 1
             texts.append(self._cut(text))
@@ -119,6 +154,15 @@ class Track:
     def reason(self, event: FinishedEvent) -> FinishReason:
         """How the choice ended for the client."""
         return "stop" if self.is_cut or event.reason == "stop" else "length"
+
+    def _alternatives(self, top: TopEntries, token_id: int, text: str) -> tuple[Alternative, ...]:
+        """With texts; the token that was taken shows the text it completed."""
+        return tuple(
+            Alternative(
+                other, text if other == token_id else self._tokenizer.decode([other], skip_special=False), value
+            )
+            for other, value in top
+        )
 
     def _decode(self, token_id: int) -> str:
         if token_id in self._rules.stop_ids and self.num_tokens >= self._rules.min_tokens:
@@ -209,6 +253,8 @@ class Generation:
     def _digest(self, event: Event) -> list[Update]:
         track = self._tracks[event.request_id]
         match event:
+            case PromptEvent():
+                return [track.take_prompt(event)]
             case TokensEvent():
                 if track.is_cut:
                     return []

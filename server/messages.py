@@ -20,7 +20,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     """What a worker is told on its command line."""
 
     checkpoint: str
-    tokenizer: str  # folder with tokenizer.json
+    tokenizer: str  # folder with the tokenizer's files
     dtype: str
     device: str
     replica_index: int  # spreads replicas over GPUs

@@ -5,7 +5,7 @@ Base units, no unbounded labels, every series of a label exists from the start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from prometheus_client import (
@@ -56,8 +56,10 @@ ERROR_CODES: Final = (
     "worker_unavailable",
 )
 
+WORKER_STATES: Final = ("loading", "ready", "restarting", "failed")
+
 # A CPU with a toy model answers in milliseconds, a GPU with a large one in minutes: one grid covers both.
-_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _FAST_SECONDS: Final = (0.0001, 0.00025, 0.0005, *_SECONDS[:13])
 _TOKENS_PER_FORWARD: Final = (0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 _ROWS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512)
@@ -111,15 +113,23 @@ class Metrics:
         self._requests = counter("psd_requests", "Sequences that ended", "endpoint", "finish_reason")
         self._errors = counter("psd_request_errors", "Requests answered with an error", "code")
         self._cache_usage = gauge("psd_kv_cache_usage_ratio", "Used slots of the key-value arena")
+        self._kept_slots = gauge("psd_prefix_cache_slots", "Slots of finished contexts that later requests may reuse")
+        self._prefix_hits = counter("psd_prefix_cache_hit_tokens", "Prompt tokens that an earlier request had computed")
+        self._workers = gauge("psd_workers", "Workers by state", "state")
         self._restarts = counter("psd_worker_restarts", "Workers that died and were started again")
         self._out_of_memory = counter(
             "psd_forwards_out_of_memory", "Forwards that did not fit the memory and were tried again smaller"
         )
         self._load_seconds = gauge("psd_model_load_seconds", "Time that loading the model took")
+        self._model_info = gauge(
+            "psd_model_info", "The loaded model; one series per device", "architecture", "dtype", "device"
+        )
         gauge("psd_build_info", "Version of the server", "version").labels(VERSION).set(1)
-        for phase in ("refresh", "denoise", "mixed"):
+        for phase in ("refresh", "denoise", "score", "mixed"):
             self._forwards.labels(phase)
             self._forward_seconds.labels(phase)
+        for state in WORKER_STATES:
+            self._workers.labels(state)
         for code in ERROR_CODES:
             self._errors.labels(code)
         for endpoint in ENDPOINTS:
@@ -133,6 +143,12 @@ class Metrics:
     def loaded(self, facts: ModelFacts) -> None:
         """A worker has its model."""
         self._load_seconds.set(facts.load_seconds)
+        self._model_info.labels(facts.architecture, facts.dtype, facts.device).set(1)
+
+    def counted(self, states: Sequence[str]) -> None:
+        """The state of every worker, as of now."""
+        for state in WORKER_STATES:
+            self._workers.labels(state).set(states.count(state))
 
     def restarted(self) -> None:
         """A worker died and will be started again."""
@@ -161,6 +177,7 @@ class Metrics:
         self._running.set(sum(entry.running for entry in entries))
         self._waiting.set(sum(entry.waiting for entry in entries))
         self._cache_usage.set(max((entry.cache_ratio for entry in entries), default=0.0))
+        self._kept_slots.set(sum(entry.kept_slots for entry in entries))
 
     def admitted(self, num_prompt_tokens: int) -> None:
         """A request was handed to the workers."""
@@ -182,6 +199,7 @@ class Metrics:
         if figures is None:
             return
         self._queue.observe(figures.queue_seconds)
+        self._prefix_hits.inc(figures.reused_tokens)
         decided = figures.generated_tokens + figures.discarded_tokens
         self._discarded_tokens.inc(max(decided - num_tokens, 0))
         if figures.forwards and reason in ("stop", "length"):

@@ -1,4 +1,4 @@
-"""What happens to every request before and after its route: request id, path, key, and no exception gets out.
+"""What happens to every request before and after its route: request id, path, HEAD, key, and no exception gets out.
 
 Pure ASGI, so that disconnects and streams pass through untouched.
 """
@@ -28,7 +28,10 @@ ANONYMOUS: Final = "-"  # name of the caller where no key is asked
 
 
 class RequestContext:
-    """Outermost: names the request, drops a trailing slash, and turns whatever is raised into an answer."""
+    """Outermost: names the request, drops a trailing slash, and turns whatever is raised into an answer.
+
+    Routes never see HEAD: it is answered like the GET, and uvicorn, which still knows the method, sends no body.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -43,7 +46,8 @@ class RequestContext:
         request_id = given if _SAFE_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"
         path: str = scope["path"]
         trimmed = path.rstrip("/") or "/"
-        scope = {**scope, "psd.request_id": request_id, "path": trimmed}
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        scope = {**scope, "psd.request_id": request_id, "path": trimmed, "method": method}
         has_started = False
         request_id_of_logs.set(request_id)  # of this task and those it starts
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from psd_core.events import CanvasEvent, FinishedEvent, Occupancy, StepOutput, TokensEvent
+from psd_core.events import CanvasEvent, FinishedEvent, Occupancy, PromptEvent, StepOutput, TokensEvent
 from psd_core.request import Request
 from server.errors import ApiError, unavailable
 from server.messages import Add, Began, Cancel, ModelFacts, Refused, Stepped, ToServer, WorkerConfig
@@ -44,7 +44,7 @@ class FailedEvent:
     error: ApiError
 
 
-Event = BegunEvent | TokensEvent | CanvasEvent | FinishedEvent | FailedEvent
+Event = BegunEvent | PromptEvent | TokensEvent | CanvasEvent | FinishedEvent | FailedEvent
 Sink = Callable[[Event], None]
 
 
@@ -220,7 +220,12 @@ class WorkerPool:
         if output.report is not None:
             self._metrics.stepped(output.report)
         self._metrics.ran_out_of_memory(output.out_of_memory)
-        events: list[TokensEvent | CanvasEvent | FinishedEvent] = [*output.tokens, *output.canvases, *output.finished]
+        events: list[PromptEvent | TokensEvent | CanvasEvent | FinishedEvent] = [
+            *output.prompts,
+            *output.tokens,
+            *output.canvases,
+            *output.finished,
+        ]
         for event in events:
             for entry in self._entries([event.request_id]):
                 if isinstance(event, FinishedEvent):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 
-from psd_core.request import SEED_HIGH, SEED_LOW
+from psd_core.request import MAX_TOP_LOGPROBS, SEED_HIGH, SEED_LOW
 from server.body import JsonObject
+from server.conversation import ChatMessage, ConversationFields, check_conversation
 from server.errors import ApiError, invalid
 from server.fields import Bool, Fields, Int, Number, Text
 from server.tuning import MAX_N
@@ -16,7 +16,7 @@ from server.unsupported import CHAT_NEUTRAL, COMPLETION_NEUTRAL, refuse_unsuppor
 
 Prompt = str | list[int]
 MAX_NAME_CHARS: Final = 100
-ROLES: Final = ("system", "developer", "user", "assistant")
+MAX_ID_DIGITS: Final = 10
 
 
 def _prompts(value: object) -> list[Prompt]:
@@ -45,20 +45,20 @@ def _stops(value: object) -> tuple[str, ...]:
     return tuple(entries)
 
 
-def _content(value: object) -> str:
-    """Text of a message: a string, or text parts joined."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise ValueError("must be a string or a list of text parts")
-    texts: list[str] = []
-    for part in value:
-        if not isinstance(part, dict) or part.get("type") != "text":
-            raise ValueError("holds a part that is not of type text; only text is supported")
-        if not isinstance(part.get("text"), str):
-            raise ValueError("holds a text part without a string in its text field")
-        texts.append(part["text"])
-    return "".join(texts)
+def _bias(value: object) -> tuple[tuple[int, float], ...]:
+    """{"token id": bias} as pairs, ascending by id."""
+    if not isinstance(value, dict):
+        raise ValueError("must be an object from token ids to numbers")
+    pairs: list[tuple[int, float]] = []
+    for key, bias in value.items():
+        if not isinstance(key, str) or not key.isascii() or not key.isdigit() or len(key) > MAX_ID_DIGITS:
+            raise ValueError(f"has a key that is not a token id: {str(key)[:40]!r}")
+        if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
+            raise ValueError(f"must map to numbers between -100 and 100, got {str(bias)[:40]} for token {key}")
+        pairs.append((int(key), float(bias)))
+    if len({token_id for token_id, _ in pairs}) < len(pairs):
+        raise ValueError("names a token twice")
+    return tuple(sorted(pairs))
 
 
 def _schema(*kinds: JsonObject) -> WithJsonSchema:
@@ -69,11 +69,14 @@ _STRING: Final[JsonObject] = {"type": "string"}
 _STRINGS: Final[JsonObject] = {"type": "array", "items": _STRING}
 _IDS: Final[JsonObject] = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
 _ID_LISTS: Final[JsonObject] = {"type": "array", "items": _IDS, "minItems": 1}
-_PARTS: Final[JsonObject] = {"type": "array", "items": {"type": "object"}}
 
 Prompts = Annotated[list[Prompt], PlainValidator(_prompts), _schema(_STRING, _STRINGS, _IDS, _ID_LISTS)]
 Stops = Annotated[tuple[str, ...], PlainValidator(_stops), _schema(_STRING, _STRINGS)]
-Content = Annotated[str, PlainValidator(_content), _schema(_STRING, _PARTS)]
+Bias = Annotated[
+    tuple[tuple[int, float], ...],
+    PlainValidator(_bias),
+    _schema({"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}),
+]
 
 
 class PsdFields(Fields):
@@ -88,6 +91,7 @@ class PsdFields(Fields):
     gamma: Number | None = None
     relaxed_threshold: Number | None = None
     window: Int | None = None
+    branches: Int | None = None
     block_length: Int | None = None
     draft_depth: Int | None = None
     draft_increment: Annotated[int | str | None, BeforeValidator(lambda value: _increment(value))] = None
@@ -109,6 +113,7 @@ class StreamOptions(Fields):
     include_usage: Bool = False
     continuous_usage_stats: Bool = False
     granularity: Literal["block", "frontier"] = "block"
+    include_obfuscation: Literal[False] = False
 
 
 class GenerationFields(Fields):
@@ -122,6 +127,11 @@ class GenerationFields(Fields):
     temperature: Number = Field(0.0, ge=0.0, le=2.0)
     top_p: Number = Field(1.0, gt=0.0, le=1.0)
     top_k: Int = Field(0, ge=-1, le=2**31)
+    min_p: Number = Field(0.0, ge=0.0, le=1.0)
+    presence_penalty: Number = Field(0.0, ge=-2.0, le=2.0)
+    frequency_penalty: Number = Field(0.0, ge=-2.0, le=2.0)
+    repetition_penalty: Number = Field(1.0, gt=0.0, le=2.0)
+    logit_bias: Bias = ()
     min_tokens: Int = Field(0, ge=0, le=2**31)
     stop_token_ids: Annotated[tuple[Int, ...], BeforeValidator(lambda value: _id_tuple(value))] = ()
     ignore_eos: Bool = False
@@ -143,26 +153,20 @@ class CompletionRequest(GenerationFields):
     """POST /v1/completions."""
 
     prompt: Prompts
+    suffix: Text = ""
+    max_tokens: Int | None = Field(None, ge=0, le=2**31)
+    best_of: Int | None = Field(None, ge=1, le=MAX_N)
     echo: Bool = False
-    logprobs: Int | None = Field(None, ge=0, le=5)
+    logprobs: Int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
 
 
-class ChatMessage(Fields):
-    """One message of a conversation."""
-
-    role: Text
-    content: Content | None = None
-    name: Text | None = None
-    tool_calls: tuple[object, ...] = ()
-
-
-class ChatRequest(GenerationFields):
+class ChatRequest(GenerationFields, ConversationFields):
     """POST /v1/chat/completions."""
 
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: Int | None = Field(None, ge=1, le=2**31)
     logprobs: Bool = False
-    top_logprobs: Int = Field(0, ge=0, le=20)
+    top_logprobs: Int = Field(0, ge=0, le=MAX_TOP_LOGPROBS)
 
 
 Body = TypeVar("Body", bound=Fields)
@@ -177,6 +181,11 @@ def parse_completion(body: JsonObject) -> CompletionRequest:
     for index, prompt in enumerate(request.prompt):
         if not prompt:
             raise invalid("prompt", f"prompt {index} is empty")
+    if request.best_of is not None:
+        if request.best_of < request.n:
+            raise invalid("best_of", f"best_of must be at least n ({request.n}), got {request.best_of}")
+        if request.stream and request.best_of > request.n:
+            raise invalid("best_of", f"best_of ({request.best_of}) above n ({request.n}) cannot be streamed")
     return request
 
 
@@ -188,20 +197,8 @@ def parse_chat(body: JsonObject) -> ChatRequest:
     _check_common(request)
     if request.top_logprobs and not request.logprobs:
         raise invalid("top_logprobs", "top_logprobs needs logprobs: true")
-    check_messages(request.messages)
+    check_conversation(request, request.messages)
     return request
-
-
-def check_messages(messages: Sequence[ChatMessage]) -> None:
-    """ApiError 400 for roles, contents and tool calls that this server does not serve."""
-    for index, message in enumerate(messages):
-        where = f"messages.{index}"
-        if message.role not in ROLES:
-            raise invalid(f"{where}.role", f"role must be one of {', '.join(ROLES)}, got {message.role[:40]!r}")
-        if message.content is None and message.role != "assistant":
-            raise invalid(f"{where}.content", f"a {message.role} message needs content")
-        if message.tool_calls:
-            raise invalid(f"{where}.tool_calls", "tool calls are not supported", "unsupported_parameter")
 
 
 def parse(model: type[Body], body: JsonObject) -> Body:

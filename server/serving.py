@@ -15,7 +15,8 @@ from server.body import JsonObject, read_json
 from server.disconnect import until_disconnect
 from server.errors import ApiError
 from server.finish import log_end
-from server.generation import Canvas, Delta, End, Generation, Patience, Token
+from server.generation import Canvas, Delta, End, Generation, Patience, Prompt, Token
+from server.ranking import keep_best
 from server.render import Dialect, Renderer
 from server.sse import EventStream
 from server.state import AppState, state_of
@@ -92,16 +93,23 @@ async def _whole(generation: Generation, renderer: Renderer, patience: Patience)
     choices = generation.job.choices
     texts = {choice.index: [choice.echo] for choice in choices}
     tokens: dict[int, list[Token]] = {choice.index: [] for choice in choices}
+    num_echoed = dict.fromkeys(texts, 0)
     async with aclosing(generation.updates(patience)) as updates:
         async for update in updates:
-            if isinstance(update, Delta):
+            if isinstance(update, Prompt):
+                tokens[update.index] += update.tokens
+                num_echoed[update.index] = len(update.tokens)
+            elif isinstance(update, Delta):
                 texts[update.index].append(update.text)
                 tokens[update.index] += update.tokens
     indices = [choice.index for choice in choices]
+    generated = [tokens[index][num_echoed[index] :] for index in indices]
     return renderer.whole(
         ["".join(texts[index]) for index in indices],
         [tokens[index] for index in indices],
         [generation.ends[index] for index in indices],
+        keep_best(generated, generation.job.num_choices, generation.job.num_returned),
+        [num_echoed[index] for index in indices],
     )
 
 
@@ -115,14 +123,21 @@ async def _chunks(generation: Generation, renderer: Renderer, patience: Patience
     async with aclosing(generation.updates(patience)) as updates:
         async for update in updates:
             match update:
+                case Prompt(index, tokens):
+                    yield renderer.prompt(generation.job.choices[index], tokens)
                 case Delta(index, text, tokens):
                     pending[index] += tokens
-                    if text:
-                        yield renderer.part(index, text, pending[index], generation.num_tokens)
+                    part = renderer.part(index, text, pending[index], generation.num_tokens) if text else None
+                    if part is not None:
+                        yield part
                         pending[index] = ()
                 case Canvas():
                     yield renderer.canvas(update)
                 case End(index):
+                    rest = renderer.rest(index, pending[index], generation.num_tokens)
+                    if rest is not None:
+                        yield rest
+                        pending[index] = ()
                     yield renderer.last(update, pending[index], generation.num_tokens)
     if generation.job.wants_usage:
         yield renderer.usage([generation.ends[choice.index] for choice in generation.job.choices])

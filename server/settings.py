@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -50,6 +50,7 @@ class HttpSettings:
     allowed_origins: tuple[str, ...]
     api_keys: tuple[ApiKey, ...]  # none: everybody may call
     is_metrics_open: bool = False
+    has_playground: bool = True
     max_body_bytes: int = DEFAULTS.max_body_bytes
     ping_seconds: float = 0.0  # 0 sends no comments
     drain_seconds: float = DEFAULTS.drain_seconds
@@ -91,14 +92,16 @@ class Settings:
     log_format: str
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add every flag. Values stay text here: `resolve` parses them, wherever they come from."""
-    for flag in FLAGS:
+def add_flags(parser: argparse.ArgumentParser, flags: Sequence[Flag] = FLAGS) -> None:
+    """Add these flags. Values stay text here: `resolve` parses them, wherever they come from."""
+    for flag in flags:
         default = f" (default: {flag.default})" if flag.default not in (None, (), "") else ""
         parser.add_argument(
             flag.option,
             dest=flag.name,
             action="append",
+            nargs="?" if flag.is_switch else None,
+            const="true" if flag.is_switch else None,
             metavar="VALUE",
             help=f"{flag.help}{default} [{flag.variable}]".replace("%", "%%"),
         )
@@ -109,6 +112,14 @@ def resolve(given: Mapping[str, list[str] | None], environment: Mapping[str, str
     variables = os.environ if environment is None else environment
     values = {flag.name: _value(flag, given.get(flag.name), variables) for flag in FLAGS}
     return _build(values)
+
+
+def client_key(given: Mapping[str, list[str] | None], environment: Mapping[str, str] | None = None) -> str | None:
+    """The key to send to another server: the first one given. `Settings` itself keeps no key in plain."""
+    variables = os.environ if environment is None else environment
+    (flag,) = (flag for flag in FLAGS if flag.name == "api_key")
+    keys = cast("tuple[str, ...]", _value(flag, given.get(flag.name), variables))
+    return keys[0] if keys else None
 
 
 def _value(flag: Flag, given: list[str] | None, variables: Mapping[str, str]) -> object:
@@ -152,6 +163,7 @@ def _build(values: Mapping[str, object]) -> Settings:
             max_num_batched_tokens=cast(int, values["max_num_batched_tokens"]),
             max_model_len=cast("int | None", values["max_model_len"]),
             max_cache_tokens=cast("int | None", values["max_cache_tokens"]),
+            prefix_cache=cast("bool", values["prefix_cache"]),
         ),
         requests=RequestSettings(
             decoder=_decoder(values),
@@ -175,6 +187,7 @@ def _build(values: Mapping[str, object]) -> Settings:
             max_key_seqs=cast(int, values["max_key_seqs"]),
             max_key_requests=cast(int, values["max_key_requests"]),
             is_metrics_open=cast(bool, values["open_metrics"]),
+            has_playground=not cast(bool, values["no_playground"]),
             max_body_bytes=cast(int, values["max_body_bytes"]),
             ping_seconds=cast(float, values["ping_interval"]),
             drain_seconds=cast(float, values["drain_timeout"]),
@@ -237,6 +250,7 @@ def _decoder(values: Mapping[str, object]) -> DecoderConfig:
             gamma=cast(float, values["gamma"]),
             relaxed_threshold=cast(float, values["relaxed_threshold"]),
             window=cast(int, values["window"]),
+            branches=cast(int, values["branches"]),
             block_length=cast(int, values["block_length"] or default.block_length),
             draft_depth=cast(int, values["draft_depth"]),
             draft_increment=cast(DraftIncrement, values["draft_increment"]),

@@ -1,4 +1,4 @@
-"""Text to token ids and back. Reads tokenizer.json with the `tokenizers` library: no code of a checkpoint is run.
+"""Text to token ids and back, with the `tokenizers` library: no code of a checkpoint is run.
 
 Two views of one vocabulary. `encode_text` is for what users wrote: a literal "<|mask|>" in it is ordinary text.
 `encode_markup` is for what a chat template wrote: there special tokens count.
@@ -6,13 +6,10 @@ Two views of one vocabulary. `encode_text` is for what users wrote: a literal "<
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer as RustTokenizer
-
-from psd_core.errors import CheckpointError
+from server.tokenizer_files import open_tokenizer, read_json
 
 Json = Mapping[str, object]
 
@@ -21,18 +18,14 @@ class Tokenizer:
     """A loaded tokenizer. Immutable after construction; safe to call from several threads."""
 
     def __init__(self, folder: Path) -> None:
-        """Read tokenizer.json and, if present, tokenizer_config.json. CheckpointError if that fails."""
-        path = folder / "tokenizer.json"
-        try:
-            self._markup = RustTokenizer.from_file(str(path))
-            self._plain = RustTokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
-            raise CheckpointError(f"{path} cannot be read: {error}") from error
+        """Read the tokenizer's files and configuration in `folder`. CheckpointError if that fails."""
+        self._markup = open_tokenizer(folder)
+        self._plain = open_tokenizer(folder)
         for tokenizer in (self._markup, self._plain):
             tokenizer.no_truncation()
             tokenizer.no_padding()
         self._plain.encode_special_tokens = True
-        self.config: Json = _read_json(folder / "tokenizer_config.json")
+        self.config: Json = read_json(folder / "tokenizer_config.json")
         added = self._markup.get_added_tokens_decoder()
         self.special_texts = {token.content: token_id for token_id, token in added.items() if token.special}
         self.special_ids = frozenset(self.special_texts.values())
@@ -40,7 +33,7 @@ class Tokenizer:
         vocabulary = self._markup.get_vocab(with_added_tokens=True)
         self._max_token_chars = max(map(len, vocabulary), default=1)
         self._prefix_ids = self._find_prefix()
-        self.end_ids = self._find_ends(_read_json(folder / "generation_config.json").get("eos_token_id"))
+        self.end_ids = self._find_ends(read_json(folder / "generation_config.json").get("eos_token_id"))
 
     @property
     def max_token_chars(self) -> int:
@@ -54,9 +47,10 @@ class Tokenizer:
             value = value.get("content")
         return value if isinstance(value, str) else None
 
-    def encode_text(self, text: str, *, with_prefix: bool = True) -> list[int]:
-        """User text to ids: no special token is recognised; BOS first if the tokenizer asks for it."""
-        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+    def encode_text(self, text: str, *, with_prefix: bool = True, parses_special: bool = False) -> list[int]:
+        """User text to ids; BOS first if the tokenizer asks for it. No special token is recognised unless asked for."""
+        tokenizer = self._markup if parses_special else self._plain
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return [*self._prefix_ids, *ids] if with_prefix else ids
 
     def encode_markup(self, text: str) -> list[int]:
@@ -88,15 +82,3 @@ class Tokenizer:
         if wanted is not True and self._markup.encode("a", add_special_tokens=True).ids[:1] != [bos_id]:
             return []
         return [bos_id]
-
-
-def _read_json(path: Path) -> Json:
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} must hold a JSON object")
-    return content

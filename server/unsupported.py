@@ -6,6 +6,7 @@ because dropping it in silence would change the answer.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,12 +16,7 @@ from server.errors import unsupported
 Neutral = tuple[object, ...]
 
 _COMMON: Final[Mapping[str, Neutral]] = {
-    "logit_bias": ({},),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "min_p": (0,),
     "typical_p": (1,),
     "use_beam_search": (False,),
     "bad_words": ([],),
@@ -44,16 +40,41 @@ _COMMON: Final[Mapping[str, Neutral]] = {
     "return_tokens_as_token_ids": (False,),
 }
 
+# What other servers offer and this one does not: OpenAI's platform, and vLLM's extensions.
+_ELSEWHERE: Final[Mapping[str, Neutral]] = {
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "moderation": (),
+    "priority": (0,),
+    "stream_interval": (1,),
+    "logprob_token_ids": ([],),
+    "thinking_token_budget": (),
+    "repetition_detection": (),
+    "watermarking": (False,),
+    "return_token_offsets": (False,),
+    "return_prompt_text": (False,),
+    "return_weight_versions": (False,),
+    "routed_experts_prompt_start": (0,),
+    "return_mm_kwargs": (False,),
+    "mm_payload": ("tensors",),
+    "kv_transfer_params": ({},),
+    "ec_transfer_params": ({},),
+}
+
 COMPLETION_NEUTRAL: Final[Mapping[str, Neutral]] = {
     **_COMMON,
-    "suffix": ("",),
-    "best_of": (1,),
+    **_ELSEWHERE,
+    "add_special_tokens": (True,),
 }
 
 CHAT_NEUTRAL: Final[Mapping[str, Neutral]] = {
     **_COMMON,
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
+    **_ELSEWHERE,
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "include_reasoning": (True,),
+    "media_io_kwargs": ({},),
+    "mm_processor_kwargs": ({},),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -61,12 +82,24 @@ CHAT_NEUTRAL: Final[Mapping[str, Neutral]] = {
     "prediction": (),
     "web_search_options": (),
     "echo": (False,),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
     "add_special_tokens": (False,),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
     "documents": ([],),
+}
+
+# Accepted with any value and left alone, each for a reason: they ask for nothing that an answer could show.
+NO_EFFECT: Final[Mapping[str, str]] = {
+    "user": "names the end user; nothing is kept per user",
+    "metadata": "labels of stored answers; none is stored",
+    "safety_identifier": "names the end user; nothing is kept per user",
+    "prompt_cache_key": "a hint to a cache; no request reads another's",
+    "prompt_cache_options": "a hint to a cache; no request reads another's",
+    "prompt_cache_retention": "a hint to a cache; no request reads another's",
+    "cache_salt": "keeps caches apart; no request reads another's",
+    "request_id": "requests are named by the header X-Request-Id",
+    "session_id": "a hint to routers in front",
+    "spaces_between_special_tokens": "no spaces are added in any case",
+    "truncation_side": "prompts are never truncated",
 }
 
 
@@ -84,4 +117,4 @@ def _equals(value: object, accepted: object) -> bool:
 
 
 def _accepted(values: Neutral) -> str:
-    return f"; only {' or '.join(map(repr, values))} is accepted" if values else ""
+    return f"; only {' or '.join(map(json.dumps, values))} is accepted" if values else ""

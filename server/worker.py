@@ -16,11 +16,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import torch
 import zmq
-from tokenizers import Tokenizer
 
 from psd_core.config import EngineConfig
 from psd_core.engine import Engine
@@ -44,6 +44,8 @@ from server.messages import (
     decode_to_worker,
     encode,
 )
+from server.progress import loading_bar
+from server.tokenizer_files import open_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +100,7 @@ def main() -> None:
     socket.linger = LINGER_MILLISECONDS
     socket.connect(config.address)
     try:
-        engine, facts = _load(config, lambda request_ids: socket.send(encode(Began(request_ids))))
+        engine, facts = load_engine(config, lambda request_ids: socket.send(encode(Began(request_ids))))
         socket.send(encode(Ready(facts)))
         Worker(engine, socket).run()
     except (CheckpointError, ConfigError) as error:
@@ -111,9 +113,19 @@ def main() -> None:
     sys.exit(1)
 
 
-def _load(config: WorkerConfig, on_begin: Callable[[list[str]], object]) -> tuple[Engine, ModelFacts]:
+def load_engine(
+    config: WorkerConfig, on_begin: Callable[[list[str]], object] = lambda request_ids: None
+) -> tuple[Engine, ModelFacts]:
+    """A model in its engine. CheckpointError or ConfigError if that cannot be."""
     started = time.monotonic()
-    model = load_model(config.path, config.dtype, _pick_device(config))
+    with loading_bar(sys.stderr, is_shown=config.replica_index == 0) as advance:
+        model = load_model(
+            config.path,
+            config.dtype,
+            _pick_device(config),
+            tokenizer_path=Path(config.tokenizer),
+            on_progress=advance,
+        )
     weights = next(model.parameters())
     engine = Engine(model, _with_undefined_ids(config, model.spec.vocab_size), on_begin=on_begin)
     facts = ModelFacts(
@@ -137,7 +149,7 @@ def _pick_device(config: WorkerConfig) -> str:
 
 def _with_undefined_ids(config: WorkerConfig, vocab_size: int) -> EngineConfig:
     """The engine's limits plus the ids that the tokenizer does not know, which must never be sampled."""
-    tokenizer = Tokenizer.from_file(os.path.join(config.tokenizer, "tokenizer.json"))
+    tokenizer = open_tokenizer(Path(config.tokenizer))
     defined = set(tokenizer.get_vocab(with_added_tokens=True).values())
     undefined = tuple(token_id for token_id in range(vocab_size) if token_id not in defined)
     return dataclasses.replace(config.engine, undefined_ids=undefined)

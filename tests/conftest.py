@@ -6,11 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from psd_core.assets import demo_path
 from server.tokenizer import Tokenizer
 from tests.server.checkpoint import write_checkpoint
 from tests.server.process import ServerProcess
+
+
+def pytest_configure() -> None:
+    """A slow machine is no fault of the code: neither deadlines nor the health check of slow generation."""
+    settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("project")
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,16 @@ class SlotAllocator:
                 return start
         return None
 
+    def shrink(self, start: int, length: int) -> None:
+        """Give back the end of the range that begins at `start`, so that `length` >= 1 slots of it remain."""
+        rest = self._used[start] - length
+        assert length >= 1
+        assert rest >= 0
+        if rest:
+            self._used[start] = length
+            self._used[start + length] = rest
+            self.free(start + length)
+
     def free(self, start: int) -> None:
         """Give back the range that begins at `start`; neighbouring gaps merge."""
         length = self._used.pop(start)

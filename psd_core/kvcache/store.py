@@ -31,6 +31,12 @@ class KVStore:
         self.keys: list[Tensor] = [_zeros(shape, dtype, device) for _ in range(num_layers)]
         self.values: list[Tensor] = [_zeros(shape, dtype, device) for _ in range(num_layers)]
 
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the keys and values of `length` slots; the two ranges do not overlap."""
+        assert source + length <= target or target + length <= source
+        for arena in (*self.keys, *self.values):
+            arena[target : target + length] = arena[source : source + length]
+
 
 def affordable_slots(
     num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device

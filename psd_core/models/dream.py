@@ -8,20 +8,33 @@ from __future__ import annotations
 
 from typing import Final
 
-from psd_core.models.family import ConfigJson, Family, SpecialIds, mask_id_of, read_int, stop_ids_of
+from psd_core.models.family import ConfigJson, Family, Notice, SpecialIds, SpecialToken, read_int
 from psd_core.models.qwen import qwen_targets, read_qwen_spec
 from psd_core.models.spec import ModelSpec
 
 TRAINED_CONTEXT: Final = 2048
 
 
-def _read_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
-    mask_id = mask_id_of(config, special_ids, "<|mask|>", 151666, read_int(config, "vocab_size"))
-    stop_ids = stop_ids_of(config, special_ids, "<|im_end|>", "<|endoftext|>")
+def _read_spec(config: ConfigJson, special: SpecialIds) -> ModelSpec:
     limit = min(TRAINED_CONTEXT, read_int(config, "max_position_embeddings"))
-    return read_qwen_spec(
-        config, DREAM.architecture, mask_id, stop_ids, has_qkv_bias=True, is_shifted=True, max_positions=limit
-    )
+    return read_qwen_spec(config, DREAM, special, has_qkv_bias=True, max_positions=limit)
 
 
-DREAM = Family("DreamModel", _read_spec, qwen_targets)
+DREAM: Final = Family(
+    "DreamModel",
+    "Dream-v0-7B Base and Instruct, Dream-Coder-v0-7B, DiffuCoder-7B",
+    _read_spec,
+    qwen_targets,
+    mask=SpecialToken("<|mask|>", 151666),
+    stops=(SpecialToken("<|im_end|>", 151645), SpecialToken("<|endoftext|>", 151643)),
+    licence="Apache-2.0; DiffuCoder: Apple AMLR, research only",
+    parity="logits",
+    is_shifted=True,
+    notices=(
+        Notice(
+            name_part="diffucoder",
+            token_text="<|dlm_pad|>",
+            text="DiffuCoder's weights are under Apple's research licence (AMLR): no commercial use",
+        ),
+    ),
+)

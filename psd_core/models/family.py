@@ -9,7 +9,6 @@ from psd_core.errors import CheckpointError
 from psd_core.models.spec import ModelSpec
 
 ConfigJson = Mapping[str, object]
-SpecialIds = Mapping[str, int]  # text of an added token -> its id, from tokenizer.json; empty without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,30 +25,94 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class SpecialToken:
+    """A token with a role in a family: its text, and its id in the published vocabulary (None: not known)."""
+
+    text: str
+    token_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialIds:
+    """The special ids of one checkpoint, resolved."""
+
+    mask_id: int
+    stop_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Words that a user must read when a checkpoint is loaded; the marks say which checkpoints are meant.
+
+    name_part     in the folder's or the hub's name, compared without case
+    token_text    of an added token that only these checkpoints have
+    """
+
+    name_part: str
+    token_text: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
-    """How checkpoints of one architecture are read."""
+    """How checkpoints of one architecture are read, and what is known about them."""
 
     architecture: str  # `architectures[0]` of config.json
+    models: str  # the published checkpoints
     read_spec: Callable[[ConfigJson, SpecialIds], ModelSpec]
     targets: Callable[[ModelSpec], dict[str, Target]]  # checkpoint tensor name -> parameter
+    mask: SpecialToken
+    stops: tuple[SpecialToken, ...]
+    licence: str
+    parity: str  # the reference data that this code was compared with
+    is_shifted: bool = False  # the logits at a position predict the next one
+    block_length: int | None = None  # block-causal, with this block unless config.json names its own; None: full
+    block_key: str = "block_length"  # the key of config.json that does
+    notices: tuple[Notice, ...] = ()
 
 
-def read_int(config: ConfigJson, key: str, default: int | None = None) -> int:
-    """An integer of config.json; CheckpointError if it is missing without a default, or no integer."""
+def read_int(config: ConfigJson, key: str, default: int | None = None, least: int = 1) -> int:
+    """An integer of config.json, at least `least`; CheckpointError if it is missing without a default, or wrong.
+
+    The default is not held against `least`: 0 can stand for "there is none".
+    """
     value = config.get(key)
-    if value is None:
-        value = default
+    if value is None and default is not None:
+        return default
     if isinstance(value, bool) or not isinstance(value, int):
         raise CheckpointError(f"config.json: {key} must be an integer, got {value!r}")
+    if value < least:
+        raise CheckpointError(f"config.json: {key} must be at least {least}, got {value}")
     return value
 
 
 def read_float(config: ConfigJson, key: str) -> float:
-    """A number of config.json; CheckpointError if it is missing or no number."""
+    """A positive number of config.json; CheckpointError if it is missing or something else."""
     value = config.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CheckpointError(f"config.json: {key} must be a number, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise CheckpointError(f"config.json: {key} must be a positive number, got {value!r}")
     return float(value)
+
+
+def read_multiple(config: ConfigJson, key: str, of: str, default: int | None = None) -> tuple[int, int]:
+    """The integers at `key` and `of`; CheckpointError unless the first is a multiple of the second."""
+    whole = read_int(config, key)
+    part = read_int(config, of, default)
+    if whole % part:
+        raise CheckpointError(f"config.json: {key} {whole} is no multiple of {of} {part}")
+    return whole, part
+
+
+def read_vocab_size(config: ConfigJson) -> int:
+    """Rows of the embedding: LLaDA's embedding_size where it is given, else vocab_size."""
+    return read_int(config, "embedding_size", read_int(config, "vocab_size"))
+
+
+def read_block_length(config: ConfigJson, family: Family) -> int | None:
+    """Block of block-causal attention: the checkpoint's own, else the family's; None for full attention."""
+    if family.block_length is None:
+        return None
+    return read_int(config, family.block_key, family.block_length)
 
 
 def require(config: ConfigJson, expected: Mapping[str, object]) -> None:
@@ -58,37 +121,3 @@ def require(config: ConfigJson, expected: Mapping[str, object]) -> None:
         value = config.get(key, wanted)
         if value != wanted and not (value is None and wanted is False):
             raise CheckpointError(f"config.json: {key} = {value!r} is not supported, only {wanted!r}")
-
-
-def read_ids(config: ConfigJson, key: str) -> tuple[int, ...]:
-    """One token id or a list of them; empty if the key is missing or null."""
-    value = config.get(key)
-    if value is None:
-        return ()
-    ids = value if isinstance(value, list) else [value]
-    if not all(isinstance(item, int) and not isinstance(item, bool) for item in ids):
-        raise CheckpointError(f"config.json: {key} must be a token id or a list of them, got {value!r}")
-    return tuple(ids)
-
-
-def mask_id_of(config: ConfigJson, special_ids: SpecialIds, text: str, usual: int, vocab_size: int) -> int:
-    """The mask id: the tokenizer's id of `text`, else config.json's, else the family's `usual` one.
-
-    CheckpointError if tokenizer and config disagree, or the id is outside the vocabulary.
-    """
-    declared = read_ids(config, "mask_token_id")
-    from_text = special_ids.get(text)
-    if from_text is not None and declared and declared[0] != from_text:
-        raise CheckpointError(
-            f"the mask token {text!r} has id {from_text} in tokenizer.json, but config.json says {declared[0]}"
-        )
-    mask_id = from_text if from_text is not None else declared[0] if declared else usual
-    if not 0 <= mask_id < vocab_size:
-        raise CheckpointError(f"mask_token_id {mask_id} is outside the vocabulary ({vocab_size})")
-    return mask_id
-
-
-def stop_ids_of(config: ConfigJson, special_ids: SpecialIds, *texts: str) -> tuple[int, ...]:
-    """Ids that end a text: config.json's eos_token_id, and the tokenizer's ids of the family's stop `texts`."""
-    known = (special_ids[text] for text in texts if text in special_ids)
-    return tuple(dict.fromkeys([*read_ids(config, "eos_token_id"), *known]))

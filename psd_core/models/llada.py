@@ -5,22 +5,24 @@ Full bidirectional attention, no logit shift. Grouped-query and tied-head varian
 
 from __future__ import annotations
 
-from psd_core.errors import CheckpointError
+from typing import Final
+
 from psd_core.models.family import (
     ConfigJson,
     Family,
     SpecialIds,
+    SpecialToken,
     Target,
-    mask_id_of,
     read_float,
     read_int,
+    read_multiple,
+    read_vocab_size,
     require,
-    stop_ids_of,
 )
 from psd_core.models.spec import ModelSpec
 
 
-def _read_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
+def _read_spec(config: ConfigJson, special: SpecialIds) -> ModelSpec:
     require(
         config,
         {
@@ -37,16 +39,11 @@ def _read_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
             "multi_query_attention": False,
         },
     )
-    hidden_size, num_heads = read_int(config, "d_model"), read_int(config, "n_heads")
-    if hidden_size % num_heads:
-        raise CheckpointError(f"config.json: d_model {hidden_size} is no multiple of n_heads {num_heads}")
-    num_kv_heads = read_int(config, "n_kv_heads", num_heads)
-    if num_heads % num_kv_heads:
-        raise CheckpointError(f"config.json: n_heads {num_heads} is no multiple of n_kv_heads {num_kv_heads}")
-    vocab_size = read_int(config, "embedding_size", read_int(config, "vocab_size"))
+    hidden_size, num_heads = read_multiple(config, "d_model", "n_heads")
+    _, num_kv_heads = read_multiple(config, "n_heads", "n_kv_heads", num_heads)
     return ModelSpec(
         architecture=LLADA.architecture,
-        vocab_size=vocab_size,
+        vocab_size=read_vocab_size(config),
         hidden_size=hidden_size,
         num_layers=read_int(config, "n_layers"),
         num_heads=num_heads,
@@ -58,8 +55,8 @@ def _read_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
         max_positions=read_int(config, "max_sequence_length"),
         has_tied_head=config.get("weight_tying") is True,
         has_qkv_bias=config.get("include_qkv_bias") is True,
-        mask_id=mask_id_of(config, special_ids, "<|mdm_mask|>", 126336, vocab_size),
-        eos_ids=stop_ids_of(config, special_ids, "<|endoftext|>", "<|eot_id|>"),
+        mask_id=special.mask_id,
+        eos_ids=special.stop_ids,
     )
 
 
@@ -91,4 +88,13 @@ def _targets(spec: ModelSpec) -> dict[str, Target]:
     return targets
 
 
-LLADA = Family("LLaDAModelLM", _read_spec, _targets)
+LLADA: Final = Family(
+    "LLaDAModelLM",
+    "LLaDA-8B Base and Instruct, LLaDA-1.5",
+    _read_spec,
+    _targets,
+    mask=SpecialToken("<|mdm_mask|>", 126336),
+    stops=(SpecialToken("<|endoftext|>", 126081), SpecialToken("<|eot_id|>", 126348)),
+    licence="MIT",
+    parity="logits, decodings",
+)

@@ -9,20 +9,18 @@ from psd_core.models.family import (
     ConfigJson,
     Family,
     SpecialIds,
+    SpecialToken,
     Target,
-    mask_id_of,
     read_float,
     read_int,
+    read_multiple,
     require,
-    stop_ids_of,
 )
 from psd_core.models.qwen import mlp_targets, read_qwen_spec
 from psd_core.models.spec import ExpertsSpec, ModelSpec
 
-BLOCK_LENGTH: Final = 32  # of all published checkpoints; a config may name its own as block_length
 
-
-def _read_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
+def _read_spec(config: ConfigJson, special: SpecialIds) -> ModelSpec:
     require(
         config,
         {
@@ -36,28 +34,21 @@ def _read_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
         },
     )
     expert_size = read_int(config, "moe_intermediate_size")
+    num_experts, num_groups = read_multiple(config, "num_experts", "n_group")
     experts = ExpertsSpec(
-        num_experts=read_int(config, "num_experts"),
+        num_experts=num_experts,
         num_chosen=read_int(config, "num_experts_per_tok"),
         expert_size=expert_size,
-        shared_size=expert_size * read_int(config, "num_shared_experts", 0),
+        shared_size=expert_size * read_int(config, "num_shared_experts", 0, least=0),
         scoring="sigmoid",
         renormalizes=config.get("norm_topk_prob", True) is True,
         scale=read_float(config, "routed_scaling_factor"),
         has_bias=config.get("moe_router_enable_expert_bias", True) is True,
-        num_groups=read_int(config, "n_group"),
+        num_groups=num_groups,
         top_groups=read_int(config, "topk_group"),
-        num_dense_layers=read_int(config, "first_k_dense_replace", 0),
+        num_dense_layers=read_int(config, "first_k_dense_replace", 0, least=0),
     )
-    spec = read_qwen_spec(
-        config,
-        LLADA_2.architecture,
-        mask_id_of(config, special_ids, "<|mask|>", 156895, read_int(config, "vocab_size")),
-        stop_ids_of(config, special_ids, "<|endoftext|>", "<|role_end|>"),
-        has_qk_norm=True,
-        block_length=read_int(config, "block_length", BLOCK_LENGTH),
-        experts=experts,
-    )
+    spec = read_qwen_spec(config, LLADA_2, special, has_qk_norm=True, experts=experts)
     return replace(spec, rotary_dim=int(spec.head_dim * read_float(config, "partial_rotary_factor")))
 
 
@@ -79,4 +70,14 @@ def _targets(spec: ModelSpec) -> dict[str, Target]:
     return targets
 
 
-LLADA_2 = Family("LLaDA2MoeModelLM", _read_spec, _targets)
+LLADA_2: Final = Family(
+    "LLaDA2MoeModelLM",
+    "LLaDA2.0 and LLaDA2.1, mini and flash",
+    _read_spec,
+    _targets,
+    mask=SpecialToken("<|mask|>", 156895),
+    stops=(SpecialToken("<|endoftext|>", 156892), SpecialToken("<|role_end|>", None)),
+    licence="Apache-2.0",
+    parity="logits, router choices, decodings",
+    block_length=32,
+)

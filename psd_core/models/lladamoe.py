@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from psd_core.models.family import ConfigJson, Family, SpecialIds, mask_id_of, read_int, require, stop_ids_of
+from typing import Final
+
+from psd_core.models.family import ConfigJson, Family, SpecialIds, SpecialToken, read_int, require
 from psd_core.models.qwen import qwen_targets, read_qwen_spec
 from psd_core.models.spec import ExpertsSpec, ModelSpec
 
 
-def _read_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
+def _read_spec(config: ConfigJson, special: SpecialIds) -> ModelSpec:
     num_layers = read_int(config, "num_hidden_layers")
     require(
         config,
@@ -37,9 +39,16 @@ def _read_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
         top_groups=1,
         num_dense_layers=0,
     )
-    mask_id = mask_id_of(config, special_ids, "<|mask|>", 156895, read_int(config, "vocab_size"))
-    stop_ids = stop_ids_of(config, special_ids, "<|endoftext|>", "<|role_end|>")
-    return read_qwen_spec(config, LLADA_MOE.architecture, mask_id, stop_ids, has_qk_norm=True, experts=experts)
+    return read_qwen_spec(config, LLADA_MOE, special, has_qk_norm=True, experts=experts)
 
 
-LLADA_MOE = Family("LLaDAMoEModelLM", _read_spec, qwen_targets)
+LLADA_MOE: Final = Family(
+    "LLaDAMoEModelLM",
+    "LLaDA-MoE-7B-A1B Base and Instruct",
+    _read_spec,
+    qwen_targets,
+    mask=SpecialToken("<|mask|>", 156895),
+    stops=(SpecialToken("<|endoftext|>", 156892), SpecialToken("<|role_end|>", None)),
+    licence="Apache-2.0",
+    parity="logits, decodings",
+)

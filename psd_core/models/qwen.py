@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from psd_core.errors import CheckpointError
-from psd_core.models.family import ConfigJson, Target, read_float, read_int, require
+from psd_core.models.family import (
+    ConfigJson,
+    Family,
+    SpecialIds,
+    Target,
+    read_block_length,
+    read_float,
+    read_int,
+    read_multiple,
+    read_vocab_size,
+    require,
+)
 from psd_core.models.spec import ExpertsSpec, ModelSpec
 
 
 def read_qwen_spec(
     config: ConfigJson,
-    architecture: str,
-    mask_id: int,
-    stop_ids: tuple[int, ...],
+    family: Family,
+    special: SpecialIds,
     *,
     has_qkv_bias: bool = False,
     has_qk_norm: bool = False,
-    is_shifted: bool = False,
-    block_length: int | None = None,
     experts: ExpertsSpec | None = None,
     max_positions: int | None = None,
 ) -> ModelSpec:
     """The shape of a checkpoint with Qwen's config keys; the keywords are what the family adds."""
     require(config, {"hidden_act": "silu", "rope_scaling": None, "use_sliding_window": False, "use_mrope": False})
-    hidden_size, num_heads = read_int(config, "hidden_size"), read_int(config, "num_attention_heads")
-    num_kv_heads = read_int(config, "num_key_value_heads", num_heads)
-    if num_heads % num_kv_heads:
-        raise CheckpointError(
-            f"config.json: num_attention_heads {num_heads} is no multiple of num_key_value_heads {num_kv_heads}"
-        )
+    hidden_size = read_int(config, "hidden_size")
+    num_heads, num_kv_heads = read_multiple(
+        config, "num_attention_heads", "num_key_value_heads", read_int(config, "num_attention_heads")
+    )
     return ModelSpec(
-        architecture=architecture,
-        vocab_size=read_int(config, "vocab_size"),
+        architecture=family.architecture,
+        vocab_size=read_vocab_size(config),
         hidden_size=hidden_size,
         num_layers=read_int(config, "num_hidden_layers"),
         num_heads=num_heads,
@@ -42,11 +47,11 @@ def read_qwen_spec(
         max_positions=max_positions or read_int(config, "max_position_embeddings"),
         has_tied_head=config.get("tie_word_embeddings") is True,
         has_qkv_bias=has_qkv_bias,
-        mask_id=mask_id,
-        eos_ids=stop_ids,
+        mask_id=special.mask_id,
+        eos_ids=special.stop_ids,
         has_qk_norm=has_qk_norm,
-        is_shifted=is_shifted,
-        block_length=block_length,
+        is_shifted=family.is_shifted,
+        block_length=read_block_length(config, family),
         experts=experts,
     )
 

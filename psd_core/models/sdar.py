@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from psd_core.models.family import ConfigJson, Family, SpecialIds, mask_id_of, read_int, stop_ids_of
+from typing import Final
+
+from psd_core.models.family import ConfigJson, Family, SpecialIds, SpecialToken, read_int, require
 from psd_core.models.qwen import qwen_targets, read_qwen_spec
 from psd_core.models.spec import ExpertsSpec, ModelSpec
 
+MASK: Final = SpecialToken("<|MASK|>", 151669)
+STOPS: Final = (SpecialToken("<|im_end|>", 151645), SpecialToken("<|endoftext|>", 151643))
+BLOCK_LENGTH: Final = 4  # variants with longer blocks say so in config.json or in their name
 
-def _read_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
-    return _read(config, special_ids, SDAR.architecture, None)
+
+def _read_spec(config: ConfigJson, special: SpecialIds) -> ModelSpec:
+    return read_qwen_spec(config, SDAR, special, has_qk_norm=True)
 
 
-def _read_moe_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
+def _read_moe_spec(config: ConfigJson, special: SpecialIds) -> ModelSpec:
+    require(config, {"decoder_sparse_step": 1, "mlp_only_layers": []})
     experts = ExpertsSpec(
         num_experts=read_int(config, "num_experts"),
         num_chosen=read_int(config, "num_experts_per_tok"),
@@ -25,20 +32,30 @@ def _read_moe_spec(config: ConfigJson, special_ids: SpecialIds) -> ModelSpec:
         top_groups=1,
         num_dense_layers=0,
     )
-    return _read(config, special_ids, SDAR_MOE.architecture, experts)
+    return read_qwen_spec(config, SDAR_MOE, special, has_qk_norm=True, experts=experts)
 
 
-def _read(config: ConfigJson, special_ids: SpecialIds, architecture: str, experts: ExpertsSpec | None) -> ModelSpec:
-    return read_qwen_spec(
-        config,
-        architecture,
-        mask_id_of(config, special_ids, "<|MASK|>", 151669, read_int(config, "vocab_size")),
-        stop_ids_of(config, special_ids, "<|im_end|>", "<|endoftext|>"),
-        has_qk_norm=True,
-        block_length=read_int(config, "block_size", 4),
-        experts=experts,
-    )
-
-
-SDAR = Family("SDARForCausalLM", _read_spec, qwen_targets)
-SDAR_MOE = Family("SDARMoeForCausalLM", _read_moe_spec, qwen_targets)
+SDAR: Final = Family(
+    "SDARForCausalLM",
+    "SDAR 1.7B, 4B and 8B, TraDo-4B and -8B",
+    _read_spec,
+    qwen_targets,
+    mask=MASK,
+    stops=STOPS,
+    licence="Apache-2.0; TraDo: MIT",
+    parity="logits, decodings",
+    block_length=BLOCK_LENGTH,
+    block_key="block_size",
+)
+SDAR_MOE: Final = Family(
+    "SDARMoeForCausalLM",
+    "SDAR-30B-A3B",
+    _read_moe_spec,
+    qwen_targets,
+    mask=MASK,
+    stops=STOPS,
+    licence="Apache-2.0",
+    parity="a plain twin only",
+    block_length=BLOCK_LENGTH,
+    block_key="block_size",
+)

@@ -41,5 +41,7 @@ def make_policy(decoder: DecoderConfig) -> Policy:
             return Margin(decoder.threshold)
         case "localleap":
             return LocalLeap(decoder.threshold, decoder.relaxed_threshold, decoder.window)
+        case "lopa":  # its anchor: the branches are made elsewhere (psd_core.speculation.lopa)
+            return Threshold(decoder.threshold)
         case _ as unknown:
             assert_never(unknown)

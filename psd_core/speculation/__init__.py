@@ -1,6 +1,7 @@
-"""Speculation: drafting the next states of a block and verifying them in one forward."""
+"""Speculation: guessing the next states of a block and judging the guesses in one forward."""
 
 from psd_core.speculation.drafter import draft_chain
+from psd_core.speculation.lopa import best_branch, branch_out
 from psd_core.speculation.verify import accept
 
-__all__ = ["accept", "draft_chain"]
+__all__ = ["accept", "best_branch", "branch_out", "draft_chain"]

@@ -13,7 +13,6 @@ from server.version import VERSION
 router = APIRouter(tags=["system"])
 
 
-@router.head("/health", include_in_schema=False, response_model=None)
 @router.get("/health", summary="Is the server worth keeping?", response_model=None)
 async def health(request: Request) -> Response:
     """200 while it serves, loads, restarts or drains; 503 once it never will serve again."""
@@ -30,7 +29,6 @@ async def health(request: Request) -> Response:
     )
 
 
-@router.head("/ready", include_in_schema=False, response_model=None)
 @router.get("/ready", summary="Would a request be served now?", response_model=None)
 async def ready(request: Request) -> Response:
     """200 if so, else 503: loading, restarting, draining or failed."""
@@ -47,8 +45,9 @@ async def version() -> dict[str, str]:
     return {"version": VERSION}
 
 
-@router.head("/metrics", include_in_schema=False, response_model=None)
 @router.get("/metrics", summary="Prometheus metrics", response_model=None)
 async def metrics(request: Request) -> Response:
     """All figures in the text format of Prometheus."""
-    return Response(state_of(request).metrics.render(), media_type=CONTENT_TYPE)
+    state = state_of(request)
+    state.metrics.counted(state.pool.states)
+    return Response(state.metrics.render(), media_type=CONTENT_TYPE)

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, with vLLM's field names."""
+"""POST /tokenize and /detokenize and GET /tokenizer_info, with vLLM's field names."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ from pydantic import Field
 
 from server.admission import Admission
 from server.body import JsonObject, read_json
+from server.conversation import ChatMessage, ConversationFields, check_conversation
 from server.docs import body_docs
 from server.errors import invalid
 from server.fields import Bool, Fields, Text, TokenId
-from server.schema import ChatMessage, check_messages, parse
+from server.schema import parse
 from server.state import state_of
 
 router = APIRouter(tags=["tokens"])
 
 
-class TokenizeRequest(Fields):
-    """Either a prompt or messages."""
+class TokenizeRequest(ConversationFields):
+    """Either a prompt or messages.
+
+    A special token's text in the prompt is that token, as evaluation tools expect of this endpoint; with parse_special:
+    false it is ordinary text, as it always is in the prompt of /v1/completions.
+    """
 
     model: Text | None = None
     prompt: Text | None = None
     messages: list[ChatMessage] | None = Field(None, min_length=1)
     add_special_tokens: Bool = True
-    add_generation_prompt: Bool = True
+    parse_special: Bool = True
     return_token_strs: Bool = False
 
 
@@ -65,6 +70,15 @@ async def detokenize(request: Request) -> JsonObject:
     return {"prompt": text}
 
 
+@router.get("/tokenizer_info", summary="What the tokenizer's own config says")
+@router.get("/v1/tokenizer_info", include_in_schema=False)
+async def tokenizer_info(request: Request) -> JsonObject:
+    """tokenizer_config.json, with the class of the tokenizer and the chat template that is in force."""
+    admission = state_of(request).require_ready()
+    config: JsonObject = {"tokenizer_class": "PreTrainedTokenizerFast", **admission.tokenizer.config}
+    return config | {"chat_template": None if admission.template is None else admission.template.source}
+
+
 def _answer(admission: Admission, body: TokenizeRequest) -> JsonObject:
     ids = _encode(admission, body)
     strings = None
@@ -79,6 +93,9 @@ def _encode(admission: Admission, body: TokenizeRequest) -> list[int]:
         raise invalid("prompt", "exactly one of prompt and messages is required")
     if body.prompt is not None:
         admission.check_length("prompt", len(body.prompt))
-        return admission.tokenizer.encode_text(body.prompt, with_prefix=body.add_special_tokens)
-    check_messages(body.messages or [])
-    return admission.encode_messages(body.messages or [], add_generation_prompt=body.add_generation_prompt)
+        return admission.tokenizer.encode_text(
+            body.prompt, with_prefix=body.add_special_tokens, parses_special=body.parse_special
+        )
+    messages = body.messages or []
+    check_conversation(body, messages)
+    return admission.encode_messages(body, messages)

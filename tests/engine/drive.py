@@ -58,14 +58,18 @@ class Driver:
         assert all(outcome.finished for outcome in self.outcomes.values()), "a request ended in silence"
 
 
-def run_alone(model: DiffusionDecoder, request: Request) -> tuple[Outcome, FinishedEvent]:
-    """The batch-of-one outcome of `request`."""
-    driver = Driver(model)
+def run_after(driver: Driver, request: Request) -> tuple[Outcome, FinishedEvent]:
+    """The outcome of `request` on an engine that served others before."""
     driver.add(request)
     driver.run()
     outcome = driver.outcomes[request.request_id]
     assert outcome.finished is not None
     return outcome, outcome.finished
+
+
+def run_alone(model: DiffusionDecoder, request: Request) -> tuple[Outcome, FinishedEvent]:
+    """The batch-of-one outcome of `request`."""
+    return run_after(Driver(model), request)
 
 
 @st.composite
@@ -84,6 +88,7 @@ def decoders(
         gamma=draw(st.sampled_from([0.0, 0.1, 1.0, 6.0])),
         relaxed_threshold=draw(st.sampled_from([0.1, 0.3, 0.75])),
         window=draw(st.integers(0, 4)),
+        branches=draw(st.integers(1, 6)),
         block_length=block_length or draw(st.sampled_from([1, 3, 4, 8])),
         draft_depth=draw(st.integers(0, 7)),
         draft_increment=draw(st.sampled_from([1, 1, 2, 3, "policy"])),
@@ -95,10 +100,20 @@ def decoders(
 
 @st.composite
 def samplings(draw: st.DrawFn) -> SamplingParams:
+    changed = {}
+    if draw(st.integers(0, 3)) == 0:
+        changed = {
+            "presence_penalty": draw(st.sampled_from([0.0, 1.5, -1.0])),
+            "frequency_penalty": draw(st.sampled_from([0.0, 0.7, -0.3])),
+            "repetition_penalty": draw(st.sampled_from([1.0, 1.3, 0.8])),
+            "logit_bias": draw(st.sampled_from([(), ((5, 4.0), (9, -100.0)), ((7, 100.0),)])),
+        }
     if draw(st.booleans()):
-        return SamplingParams()
+        return SamplingParams(**changed)
     return SamplingParams(
+        **changed,
         temperature=draw(st.sampled_from([0.3, 1.0, 1.7])),
+        min_p=draw(st.sampled_from([0.0, 0.0, 0.1, 1.0])),
         top_p=draw(st.sampled_from([1.0, 0.9, 0.5])),
         top_k=draw(st.sampled_from([0, 1, 5])),
         seed=draw(st.integers(-(2**63), 2**63 - 1)),
@@ -111,11 +126,16 @@ def requests(
     draw: st.DrawFn, request_id: str = "r", decoder: st.SearchStrategy[DecoderConfig] | None = None
 ) -> Request:
     max_tokens = draw(st.integers(1, 24))
+    chosen = draw(decoder if decoder is not None else decoders())
+    can_have_suffix = chosen.cache != "causal" and draw(st.integers(0, 3)) == 0
     return Request(
         request_id=request_id,
         prompt_ids=tuple(draw(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=12))),
         max_tokens=max_tokens,
-        decoder=draw(decoder if decoder is not None else decoders()),
+        decoder=chosen,
+        suffix_ids=tuple(draw(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=6)))
+        if can_have_suffix
+        else (),
         sampling=draw(samplings()),
         stop_ids=frozenset(draw(st.lists(st.integers(0, VOCAB_SIZE - 2), max_size=6))),
         min_tokens=draw(st.integers(0, max_tokens)) if draw(st.booleans()) else 0,

@@ -34,19 +34,21 @@ def naive_decode(model: DiffusionDecoder, request: Request) -> NaiveResult:
     length = decoder.block_length
     grid = num_prompt if spec.block_length is None else 0
     stop_of_canvas = grid + math.ceil((num_prompt + request.max_tokens - grid) / length) * length
-    canvas: list[int | None] = [*request.prompt_ids, *[None] * (stop_of_canvas - num_prompt)]
+    if request.suffix_ids:
+        stop_of_canvas = num_prompt + request.max_tokens
+    canvas: list[int | None] = [*request.prompt_ids, *[None] * (stop_of_canvas - num_prompt), *request.suffix_ids]
     logprobs: dict[int, float] = {}
     forwards = 0
     for block_start in range(grid + (num_prompt - grid) // length * length, stop_of_canvas, length):
-        block = range(block_start, block_start + length)
-        stop = stop_of_canvas if spec.block_length is None else block_start + length
-        if decoder.canvas_blocks is not None:
+        block = range(block_start, min(block_start + length, stop_of_canvas))
+        stop = len(canvas) if spec.block_length is None else block_start + length
+        if decoder.canvas_blocks is not None and not request.suffix_ids:
             stop = min(stop, block_start + (1 + decoder.canvas_blocks) * length)
         first = max(0, block_start - 1) if spec.is_shifted else block_start  # of the logits, below
         outside: CACHED | None = None
         while any(canvas[pos] is None for pos in block):
             fed = [spec.mask_id if token is None else token for token in canvas[:stop]]
-            window = range(first, stop if decoder.cache == "prefix" else block_start + length)
+            window = range(first, stop if decoder.cache == "prefix" else block.stop)
             if decoder.cache in ("none", "causal") or outside is None:
                 logits, cached = plain_forward(model, fed, 0, None)
                 logits = logits[first:]
@@ -55,8 +57,9 @@ def naive_decode(model: DiffusionDecoder, request: Request) -> NaiveResult:
             else:
                 logits, _ = plain_forward(model, [fed[pos] for pos in window], first, outside)
             forwards += 1
+            decided = [token for token in canvas[num_prompt:stop_of_canvas] if token is not None]
             found = {
-                pos: _candidate(logits[pos - first - int(spec.is_shifted)], pos - num_prompt, model, request)
+                pos: _candidate(logits[pos - first - int(spec.is_shifted)], pos - num_prompt, model, request, decided)
                 for pos in block
                 if canvas[pos] is None
             }
@@ -80,7 +83,15 @@ class Found:
     margin: float
 
 
-def _candidate(logits: Tensor, index: int, model: DiffusionDecoder, request: Request) -> Found:
+def _candidate(logits: Tensor, index: int, model: DiffusionDecoder, request: Request, decided: list[int]) -> Found:
+    logits = logits.clone()
+    for token in {*request.prompt_ids, *request.suffix_ids, *decided}:
+        penalty = request.sampling.repetition_penalty
+        logits[token] = logits[token] / penalty if logits[token] > 0 else logits[token] * penalty
+    for token in set(decided):
+        logits[token] -= request.sampling.presence_penalty + request.sampling.frequency_penalty * decided.count(token)
+    for token, bias in request.sampling.logit_bias:
+        logits[token] += bias
     log_probability = torch.log_softmax(logits, dim=-1)
     allowed = logits.clone()
     allowed[model.spec.mask_id] = -math.inf
@@ -93,6 +104,8 @@ def _candidate(logits: Tensor, index: int, model: DiffusionDecoder, request: Req
     else:
         scaled = [value / sampling.temperature for value in allowed.tolist()]
         order = sorted(range(len(scaled)), key=lambda t: -scaled[t])
+        if sampling.min_p:
+            order = [t for t in order if scaled[t] >= scaled[order[0]] + math.log(sampling.min_p)]
         if sampling.top_k:
             order = order[: sampling.top_k]
         total = sum(math.exp(scaled[t]) for t in order)

@@ -16,7 +16,7 @@ from tests.engine.naive import naive_decode
 from tests.engine.tiny import tiny_model, tiny_spec
 
 
-@pytest.mark.parametrize("policy", POLICY_NAMES)
+@pytest.mark.parametrize("policy", [name for name in POLICY_NAMES if name != "lopa"])
 @pytest.mark.parametrize("cache", [*BIDIRECTIONAL_CACHES, "causal"])
 def test_exact_equals_the_naive_policy_with_no_more_forwards(policy: str, cache: str) -> None:
     block_length = 4 if cache == "causal" else None

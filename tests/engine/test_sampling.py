@@ -20,12 +20,20 @@ def _keys(count: int, seed: int = 0) -> torch.Tensor:
     return noise_keys(torch.full((count,), seed), torch.zeros(count, dtype=torch.int64), torch.arange(count))
 
 
-def _draw(logits: torch.Tensor, count: int, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) -> list[int]:
+def _draw(
+    logits: torch.Tensor,
+    count: int,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float = 0.0,
+) -> list[int]:
     tokens = sample(
         logits.expand(count, -1).clone(),
         torch.full((count,), temperature),
         torch.full((count,), top_p),
         torch.full((count,), top_k, dtype=torch.int64),
+        torch.full((count,), min_p),
         _keys(count),
     )
     return torch.bincount(tokens, minlength=logits.shape[0]).tolist()

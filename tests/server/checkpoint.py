@@ -55,7 +55,7 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
-def write_checkpoint(folder: Path) -> None:
+def write_checkpoint(folder: Path, max_sequence_length: int = 512) -> None:
     """A two-layer model with random weights beside `write_tokenizer`'s tokenizer."""
     write_tokenizer(folder)
     config = {
@@ -68,7 +68,7 @@ def write_checkpoint(folder: Path) -> None:
         "mlp_hidden_size": 48,
         "vocab_size": VOCAB_SIZE,
         "embedding_size": VOCAB_SIZE,
-        "max_sequence_length": 512,
+        "max_sequence_length": max_sequence_length,
         "rope": True,
         "rope_theta": 10000.0,
         "layer_norm_type": "rms",

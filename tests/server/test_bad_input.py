@@ -81,7 +81,7 @@ def test_a_broken_body_is_a_400(server: ServerProcess, content: bytes) -> None:
         ({"n": True}, "n"),
         ({"n": 0}, "n"),
         ({"n": 129}, "n"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": "16"}, "max_tokens"),
         ({"max_tokens": 10**400}, "max_tokens"),
         ({"max_tokens": 10_000}, "max_tokens"),
@@ -97,7 +97,23 @@ def test_a_broken_body_is_a_400(server: ServerProcess, content: bytes) -> None:
         ({"stop": "a" * 5000}, "stop"),
         ({"stop_token_ids": [10**6]}, "stop_token_ids"),
         ({"logprobs": -1}, "logprobs"),
-        ({"logprobs": 3}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": "0"}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"logit_bias": [1]}, "logit_bias"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"5": None}}, "logit_bias"),
+        ({"logit_bias": {"5": 1, "05": 2}}, "logit_bias"),
+        ({"logit_bias": {"99999": 1}}, "logit_bias"),
+        ({"suffix": 5}, "suffix"),
+        ({"suffix": "x" * 5000}, "suffix"),
+        ({"best_of": 1, "n": 2}, "best_of"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"best_of": 0}, "best_of"),
         ({"logprobs": True}, "logprobs"),
         ({"psd": {"threshold": 2}}, "psd.threshold"),
         ({"psd": {"policy": "best"}}, "psd.policy"),
@@ -109,7 +125,6 @@ def test_a_broken_body_is_a_400(server: ServerProcess, content: bytes) -> None:
         ({"prompt": ["a"] * 128, "n": 128}, "prompt"),
         ({"model": 5}, "model"),
         ({"model": None}, "model"),
-        ({"echo": True, "logprobs": 0}, "echo"),
     ],
     ids=lambda value: json.dumps(value)[:40],
 )
@@ -155,13 +170,26 @@ def test_other_content_types_and_encodings_are_400s(server: ServerProcess) -> No
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [("GET", "/nope", 404), ("GET", "/v1/completions", 405), ("DELETE", "/v1/models", 405), ("POST", "/health", 405)],
+    ("method", "path", "status", "allowed"),
+    [
+        ("GET", "/nope", 404, None),
+        ("GET", "/", 404, None),
+        ("GET", "/docs/nope", 404, None),
+        ("POST", "/v1/nope", 404, None),
+        ("GET", "/v1/completions", 405, "POST"),
+        ("OPTIONS", "/v1/chat/completions", 405, "POST"),
+        ("DELETE", "/v1/models", 405, "GET, HEAD"),
+        ("POST", "/health", 405, "GET, HEAD"),
+        ("PATCH", "/docs", 405, "GET, HEAD"),
+        ("BREW", "/health", 405, "GET, HEAD"),
+    ],
 )
 def test_unknown_paths_and_methods_have_the_envelope(
-    server: ServerProcess, method: str, path: str, status: int
+    server: ServerProcess, method: str, path: str, status: int, allowed: str | None
 ) -> None:
-    assert_envelope(server.client.request(method, path), status)
+    response = server.client.request(method, path)
+    assert_envelope(response, status)
+    assert response.headers.get("allow") == allowed
 
 
 JSON = st.recursive(

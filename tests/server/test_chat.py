@@ -8,6 +8,7 @@ from tests.server.process import ServerProcess
 from tests.server.sse import joined_text, read_stream
 
 MESSAGES = [{"role": "user", "content": "What is 7 + 5?"}]
+CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
 def test_an_answer_has_openai_s_shape(server: ServerProcess) -> None:
@@ -77,7 +78,11 @@ def test_every_role_is_accepted(server: ServerProcess, role: str) -> None:
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"messages": [{"role": "assistant", "tool_calls": [CALL]}]}, "messages.0.tool_calls"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function"),
+        ({"tools": [{"type": "custom", "function": {"name": "f"}}]}, "tools.0.type"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"top_logprobs": 1}, "top_logprobs"),
     ],

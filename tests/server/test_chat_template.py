@@ -90,3 +90,60 @@ def test_a_name_is_text_too(byte_tokenizer: Tokenizer) -> None:
     named = ChatTemplate("{% for m in messages %}{{ m['name'] + ': ' + m['content'] }}{% endfor %}", byte_tokenizer)
     ids = named.encode([{"role": "user", "content": "hi", "name": SPECIALS[0]}])
     assert not set(ids) & byte_tokenizer.special_ids
+
+
+SHOWS_ALL = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|user|>{{ m['content'] }}"
+    "{% for call in m.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}<|eot|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{{ greeting }}{% endif %}"
+)
+
+
+@given(text=CONTENTS, place=st.sampled_from(["tool", "key", "role", "argument", "variable"]))
+def test_nothing_that_a_client_writes_anywhere_adds_a_special_token(
+    byte_tokenizer: Tokenizer, text: str, place: str
+) -> None:
+    template = ChatTemplate(SHOWS_ALL, byte_tokenizer)
+    written = {place: text}
+    tools = [{"function": {"description": written.get("tool", "x"), "properties": {"role": written.get("role", "x")}}}]
+    call = {"function": {"arguments": {written.get("key", "x"): written.get("argument", "x")}}}
+    messages = [{"role": "user", "content": "x", "tool_calls": [call]}]
+    ids = template.encode(messages, tools=tools, variables={"greeting": written.get("variable", "x")})
+    specials = [token_id for token_id in ids if token_id in byte_tokenizer.special_ids]
+    assert specials == [byte_tokenizer.special_texts[name] for name in ("<|user|>", "<|eot|>", "<|assistant|>")]
+
+
+def test_json_in_a_prompt_is_plain(byte_tokenizer: Tokenizer) -> None:
+    template = ChatTemplate("{{ tools | tojson }}", byte_tokenizer)
+    ids = template.encode([], tools=[{"b": "<é>", "a": 1}])
+    assert byte_tokenizer.decode(ids) == '[{"b": "<é>", "a": 1}]'
+
+
+def test_a_template_says_what_it_reads(byte_tokenizer: Tokenizer) -> None:
+    template = ChatTemplate(SHOWS_ALL, byte_tokenizer)
+    assert template.knows_tools
+    assert template.variables == {"greeting"}
+    plain = ChatTemplate(CHAT_TEMPLATE, byte_tokenizer)
+    assert not plain.knows_tools
+    assert plain.variables == set()
+
+
+@given(content=CONTENTS)
+def test_a_continued_prompt_ends_with_the_final_content(
+    template: ChatTemplate, byte_tokenizer: Tokenizer, content: str
+) -> None:
+    asked = [{"role": "user", "content": "hi"}]
+    ids = template.encode([*asked, {"role": "assistant", "content": content}], continue_final=True)
+    opened = template.encode(asked)
+    assert ids[: len(opened)] == opened
+    assert not byte_tokenizer.special_ids.intersection(ids[len(opened) :])
+    assert byte_tokenizer.decode(ids[len(opened) :]) == content
+
+
+@pytest.mark.parametrize("source", ["{{ messages[0]['role'] }}", "{{ messages[-1]['content'] * 2 }}"])
+def test_a_template_that_hides_or_repeats_the_final_message_cannot_continue_it(
+    byte_tokenizer: Tokenizer, source: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        ChatTemplate(source, byte_tokenizer).encode([{"role": "assistant", "content": "a"}], continue_final=True)
+    assert caught.value.param == "continue_final_message"

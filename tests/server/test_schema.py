@@ -89,10 +89,11 @@ def test_every_form_of_prompt_becomes_a_list_of_prompts(prompt: object, parsed: 
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"suffix": "x"}, "suffix"),
-        ({"best_of": 2}, "best_of"),
-        ({"logit_bias": {"1": 5}}, "logit_bias"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"suffix": ["x"]}, "suffix"),
+        ({"best_of": 0}, "best_of"),
+        ({"logit_bias": {"a": 5}}, "logit_bias"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"length_penalty": 2}, "length_penalty"),
         ({"repetition_penalty": True}, "repetition_penalty"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"psd": {"speed": 1}}, "psd.speed"),
@@ -115,7 +116,6 @@ def test_what_is_not_supported_is_refused_by_name(fields: JsonObject, param: str
     "fields",
     [
         {"suffix": ""},
-        {"best_of": 1},
         {"logit_bias": {}},
         {"min_p": 0.0},
         {"response_format": {"type": "text"}},

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+import signal
 import ssl
 import time
 from collections.abc import Iterator
@@ -157,7 +159,10 @@ def test_a_key_is_held_to_its_open_sequences_and_its_rate(secured: ServerProcess
     body = {"model": "tiny", "prompt": "a", "max_tokens": 480, "ignore_eos": True, "psd": SLOW, "stream": True}
     with httpx.stream("POST", url, json=body | {"n": 2}, headers=headers, timeout=60) as running:
         next(running.iter_lines())
+        (worker,) = secured.worker_pids()
+        os.kill(worker, signal.SIGSTOP)  # so that the sequences stay open
         refused = secured.client.post(url, json=body, headers=headers)
+        os.kill(worker, signal.SIGCONT)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "key_limit")
         other = httpx.post(url, json=body | {"max_tokens": 1, "stream": False}, headers=bearer(SECRET), timeout=60)
         assert other.status_code == 200

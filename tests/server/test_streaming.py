@@ -103,6 +103,47 @@ def test_diffusing_shows_canvases_without_disturbing_the_text(server: ServerProc
     assert joined_text(chunks) == joined_text(read_stream(server.client, "/v1/completions", body))
 
 
+@pytest.mark.parametrize(
+    "psd",
+    [
+        {"block_length": 16, "draft_depth": 3, "policy": "greedy"},
+        {"block_length": 32, "draft_depth": 3, "acceptance": "token", "cache": "prefix"},
+    ],
+)
+def test_canvases_tell_of_every_token_when_and_how_it_was_decided(
+    server: ServerProcess, psd: dict[str, object]
+) -> None:
+    body = BODY | {"max_tokens": 40, "psd": psd, "diffusing": True, "return_token_ids": True}
+    chunks = read_stream(server.client, "/v1/completions", body)
+    canvases = [chunk["psd"]["canvas"] for chunk in chunks if not chunk["choices"]]
+    figures = chunks[-1]["psd"]
+    assert [canvas["forwards"] for canvas in canvases] == list(range(1, figures["forwards"] + 1))
+    assert {canvas["length"] for canvas in canvases} == {-(-40 // psd["block_length"]) * psd["block_length"]}
+    decided: dict[int, int] = {}
+    for before, canvas in zip([None, *canvases], canvases, strict=False):
+        fresh = {}
+        for offset, (token_id, candidate, depth) in enumerate(
+            zip(canvas["token_ids"], canvas["candidates"], canvas["depths"], strict=True)
+        ):
+            position = canvas["start"] + offset
+            assert (token_id is None) == (depth is None)
+            assert token_id is None or candidate is None
+            assert position not in decided or decided[position] == token_id
+            if token_id is not None and position not in decided:
+                fresh[position], decided[position] = depth, token_id
+        held = [depth for depth in fresh.values() if depth > 0]
+        assert len(held) == canvas["accepted"]
+        assert len(canvas["rejected"]) == canvas["drafted"] - canvas["accepted"]
+        assert canvas["phase"] == "denoise" or not canvas["drafted"]
+        steps = canvas["steps"] - (before["steps"] if before else 0)
+        assert len(set(held)) <= steps <= len(set(held)) + 1
+    assert sum(canvas["accepted"] for canvas in canvases) == figures["accepted_tokens"]
+    assert sum(canvas["phase"] == "refresh" for canvas in canvases) == figures["refresh_forwards"]
+    assert sum(canvas["rows"] for canvas in canvases) == figures["rows"]
+    returned = [token_id for chunk in chunks for choice in chunk["choices"] for token_id in choice["token_ids"]]
+    assert [decided[position] for position in range(40)] == returned
+
+
 def test_a_refusal_is_a_status_and_not_a_stream(server: ServerProcess) -> None:
     response = server.client.post("/v1/completions", json=BODY | {"stream": True, "max_tokens": 100_000})
     assert response.status_code == 400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ METRICS = (
     "psd_requests_total",
     "psd_request_errors_total",
     "psd_kv_cache_usage_ratio",
+    "psd_workers",
     "psd_worker_restarts_total",
     "psd_model_load_seconds",
     "psd_build_info",
@@ -62,11 +64,21 @@ def test_models_are_listed_with_their_context(server: ServerProcess) -> None:
     assert server.client.get("/v1/models/tiny").json() == model
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics"])
+HEAD_PATHS = ("/health", "/ready", "/metrics", "/version", "/v1/models", "/v1/models/tiny", "/docs", "/openapi.json")
+
+
+@pytest.mark.parametrize("path", [*HEAD_PATHS, "/tokenizer_info"])
 def test_probes_may_use_head(server: ServerProcess, path: str) -> None:
     response = server.client.head(path)
     assert response.status_code == 200
     assert response.content == b""
+    assert response.headers["content-type"] == server.client.get(path).headers["content-type"]
+
+
+def test_head_is_no_way_around_a_method(server: ServerProcess) -> None:
+    response = server.client.head("/v1/completions")
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
+    assert server.client.head("/nope").status_code == 404
 
 
 def test_the_version_is_told(server: ServerProcess) -> None:
@@ -118,6 +130,40 @@ def test_text_and_tokens_are_inverses(server: ServerProcess) -> None:
     tokens = server.client.post("/tokenize", json={"prompt": "héllo 🚀", "add_special_tokens": False}).json()
     assert tokens["count"] == len(tokens["tokens"])
     assert server.client.post("/detokenize", json={"tokens": tokens["tokens"]}).json() == {"prompt": "héllo 🚀"}
+
+
+def test_a_special_token_s_text_is_that_token_unless_it_shall_be_text(server: ServerProcess) -> None:
+    text = server.client.get("/tokenizer_info").json()["eos_token"]
+    body = {"prompt": text, "add_special_tokens": False}
+    (eos_id,) = server.client.post("/tokenize", json=body).json()["tokens"]
+    assert server.client.post("/detokenize", json={"tokens": [eos_id]}).json()["prompt"] == text
+    plain = server.client.post("/tokenize", json=body | {"parse_special": False}).json()["tokens"]
+    assert eos_id not in plain
+    assert (
+        server.complete(prompt=text, max_tokens=1, return_token_ids=True).json()["choices"][0]["prompt_token_ids"][
+            -len(plain) :
+        ]
+        == plain
+    )
+
+
+def test_the_tokenizer_tells_what_remote_tokenizers_need(server: ServerProcess) -> None:
+    info = server.client.get("/tokenizer_info").json()
+    assert info == server.client.get("/v1/tokenizer_info").json()
+    assert {"tokenizer_class", "eos_token", "bos_token", "chat_template"} <= set(info)
+
+
+def test_the_api_page_loads_nothing_from_elsewhere(server: ServerProcess) -> None:
+    page = server.client.get("/docs")
+    sources = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert len(sources) == 4
+    for source in sources:
+        response = server.client.get(source)
+        assert response.status_code == 200, source
+        assert "https://" not in source
+    assert '"/openapi.json"' in server.client.get("/docs/start.js").text
+    assert server.client.get("/docs/redoc.standalone.js").status_code == 404
+    assert server.client.get("/docs/..%2f..%2f__init__.py").status_code == 404
 
 
 @pytest.mark.parametrize(

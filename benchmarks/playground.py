@@ -1,0 +1,94 @@
+"""First paint of the playground and how smoothly a canvas of 1,024 tokens fills, by the browser's own timings.
+
+    python -m benchmarks.playground [--tokens 1024] [--repeats 5]
+
+A real server serves the page and a random model with a long context; a real Chromium draws. The run is recorded live
+and then played again at 60 forwards per second, so that the model does not compete with the browser for the cores.
+Prints one JSON object with milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+from pathlib import Path
+from urllib.parse import urlencode
+
+from tests.playground.browser import MISSING, Browser, is_installed
+from tests.server.checkpoint import write_checkpoint
+from tests.server.process import ServerProcess
+
+PAINTS = """return Object.fromEntries(
+  performance.getEntriesByType('paint').map((entry) => [entry.name, entry.startTime]))"""
+WATCH = """
+window.gaps = []; window.tasks = [];
+new PerformanceObserver((list) => tasks.push(...list.getEntries().map((entry) => entry.duration)))
+  .observe({type: 'longtask'});
+let before = null;
+const tick = (now) => { if (before !== null) gaps.push(now - before); before = now; requestAnimationFrame(tick); };
+requestAnimationFrame(tick);
+"""
+REPORT = "const seen = {gaps, tasks}; window.gaps = []; window.tasks = []; return seen;"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=1024, help="positions of the canvas")
+    parser.add_argument("--repeats", type=int, default=5, help="page loads for the first paint")
+    given = parser.parse_args()
+    if not is_installed():
+        raise SystemExit(MISSING)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_checkpoint(folder, max_sequence_length=2 * given.tokens)
+        with ServerProcess(folder, folder) as server, Browser(folder) as browser:
+            report = {
+                "cpu": platform.processor() or platform.machine(),
+                "browser": browser.driver.capabilities["browserVersion"],
+                "tokens": given.tokens,
+                "first_paint_ms": _first_paints(browser, server.url, given.repeats),
+            } | _smoothness(browser, server.url, given.tokens)
+    print(json.dumps(report, indent=2))
+
+
+def _first_paints(browser: Browser, url: str, repeats: int) -> list[float]:
+    paints = []
+    for _ in range(repeats):
+        browser.open(url)
+        paints.append(round(browser.script(PAINTS)["first-contentful-paint"], 1))
+    return paints
+
+
+def _smoothness(browser: Browser, url: str, num_tokens: int) -> dict[str, object]:
+    settings = {"prompt": "go", "request.max_tokens": num_tokens, "request.ignore_eos": "true"}
+    settings |= {"a.policy": "topk", "a.k": "4", "a.draft_depth": "0", "a.block_length": "64", "a.cache": "dual"}
+    browser.open(f"{url}/#{urlencode(settings)}")
+    browser.script(WATCH)
+    browser.run()
+    live = browser.script(REPORT)
+    browser.choose("#speed", "60")
+    browser.click("#first")
+    browser.script(REPORT)
+    browser.click("#play")
+    browser.wait(lambda: browser.text("#play") == "Play", 120.0)
+    replay = browser.script(REPORT)
+    return {"live": _summary(live), "replay": _summary(replay)}
+
+
+def _summary(seen: dict[str, list[float]]) -> dict[str, float]:
+    gaps = sorted(seen["gaps"])
+    return {
+        "frames": len(gaps),
+        "median_gap_ms": round(statistics.median(gaps), 1),
+        "p95_gap_ms": round(gaps[int(len(gaps) * 0.95)], 1),
+        "worst_gap_ms": round(gaps[-1], 1),
+        "long_tasks": len(seen["tasks"]),
+    }
+
+
+if __name__ == "__main__":
+    main()

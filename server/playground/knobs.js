@@ -1,0 +1,149 @@
+// Every setting as data: its name on the wire, its range, and what it does. `form.js` turns them into controls.
+
+const POLICIES = {
+  greedy: "one position per step, the most confident",
+  topk: "the k most confident positions per step",
+  threshold: "every position above a confidence",
+  factor: "as many as a bound on their joint error allows",
+  entropy: "as many as a bound on their summed entropy allows",
+  margin: "every position that leads its runner-up by enough",
+  localleap: "above a confidence, or a lower one near certain positions",
+};
+
+const ACCEPTANCES = {
+  exact: "only states the policy itself would reach: the same text, fewer forwards",
+  subset: "drafts whose every token the policy would decide now",
+  token: "drafts whose tokens still are the best: fastest, may change the text",
+};
+
+const CACHES = {
+  none: "compute the whole canvas in every forward; exact",
+  prefix: "keep what lies left of the block while it is denoised",
+  dual: "keep everything outside the block while it is denoised",
+  causal: "keep finished blocks for ever; block-causal models only, exact",
+};
+
+/** Settings that travel under `psd`. `policies`: read by these only. */
+export const DECODER_KNOBS = [
+  { name: "policy", kind: "choice", choices: POLICIES, help: "Which positions a step decides." },
+  { name: "k", kind: "int", min: 1, max: 1024, policies: ["topk"], help: "Positions decided per step." },
+  {
+    name: "threshold",
+    kind: "number",
+    min: 0,
+    max: 1,
+    step: 0.01,
+    policies: ["threshold", "margin", "localleap"],
+    help: "Confidence, or for margin the lead, that decides a position.",
+  },
+  {
+    name: "factor",
+    kind: "number",
+    min: 0,
+    max: 1000,
+    step: 0.1,
+    policies: ["factor"],
+    help: "Larger decides more at once: n positions need confidence 1 − factor ÷ (n + 1).",
+  },
+  {
+    name: "gamma",
+    kind: "number",
+    min: 0,
+    max: 1000,
+    step: 0.05,
+    policies: ["entropy"],
+    help: "Bound, in nats, on the summed entropy of what is decided together.",
+  },
+  {
+    name: "relaxed_threshold",
+    kind: "number",
+    min: 0,
+    max: 1,
+    step: 0.01,
+    policies: ["localleap"],
+    help: "Confidence that suffices near a certain position.",
+  },
+  {
+    name: "window",
+    kind: "int",
+    min: 0,
+    max: 1024,
+    policies: ["localleap"],
+    help: "How many positions to each side count as near.",
+  },
+  { name: "block_length", kind: "int", min: 1, max: 1024, help: "Positions denoised together." },
+  { name: "draft_depth", kind: "int", min: 0, max: 32, help: "Drafted states per step; 0 is the policy alone." },
+  {
+    name: "draft_increment",
+    kind: "increment",
+    min: 1,
+    max: 1024,
+    help: "Positions each draft adds, or the word policy.",
+  },
+  { name: "acceptance", kind: "choice", choices: ACCEPTANCES, help: "When a drafted state counts." },
+  { name: "cache", kind: "choice", choices: CACHES, help: "What a forward need not compute again." },
+  {
+    name: "canvas_blocks",
+    kind: "int",
+    min: 0,
+    max: 1_000_000,
+    help: "Masked blocks the model sees beyond the active one; empty shows all.",
+  },
+];
+
+const SAFE = Number.MAX_SAFE_INTEGER; // what a JSON number holds exactly in a browser
+
+/** Settings that stand beside the prompt. `initial`: what a fresh page starts with. */
+export const REQUEST_KNOBS = [
+  { name: "max_tokens", kind: "int", min: 1, max: 2 ** 31, initial: "64", help: "Longest answer, in tokens." },
+  { name: "temperature", kind: "number", min: 0, max: 2, step: 0.1, help: "0 takes the best token; more is freer." },
+  { name: "top_p", kind: "number", min: 0.01, max: 1, step: 0.01, help: "Sample from the likeliest share only." },
+  { name: "top_k", kind: "int", min: -1, max: 2 ** 31, help: "Sample from the k likeliest only; 0 is off." },
+  { name: "seed", kind: "int", min: -SAFE, max: SAFE, help: "The same seed gives the same text." },
+  { name: "min_tokens", kind: "int", min: 0, max: 2 ** 31, help: "No end of text before so many tokens." },
+  { name: "stop", kind: "lines", help: "Ends the answer; one string per line." },
+  { name: "ignore_eos", kind: "switch", help: "Go on behind the end of the text." },
+];
+
+/** The request's value of what stands in a control, or undefined if it stands empty. Error if it is out of range. */
+export function parseKnob(knob, text) {
+  if (text === "" || text === undefined || text === false) return undefined;
+  switch (knob.kind) {
+    case "choice":
+      if (!(text in knob.choices)) throw new Error(`${knob.name} must be one of ${Object.keys(knob.choices).join(", ")}`);
+      return text;
+    case "switch":
+      return true;
+    case "lines":
+      return text.split("\n").filter((line) => line !== "");
+    case "increment":
+      return text.trim() === "policy" ? "policy" : inRange(knob, text, true);
+    case "int":
+      return inRange(knob, text, true);
+    default:
+      return inRange(knob, text, false);
+  }
+}
+
+/** "0 to 1", as it stands beside the control. */
+export function rangeText(knob) {
+  if (knob.kind === "increment") return `${knob.min} to ${knob.max}, or policy`;
+  if (knob.max === undefined) return "";
+  return `${shown(knob.min)} to ${shown(knob.max)}`;
+}
+
+function inRange(knob, text, isWhole) {
+  const value = Number(text);
+  const what = isWhole ? "a whole number" : "a number";
+  if (!Number.isFinite(value) || (isWhole && !Number.isInteger(value)) || value < knob.min || value > knob.max) {
+    const other = knob.kind === "increment" ? ", or the word policy" : "";
+    throw new Error(`${knob.name} must be ${what} between ${shown(knob.min)} and ${shown(knob.max)}${other}; it is ${text}`);
+  }
+  return value;
+}
+
+function shown(value) {
+  if (Math.abs(value) === SAFE) return value < 0 ? "−2⁵³" : "2⁵³";
+  if (value === 2 ** 31) return "2³¹";
+  return value < 0 ? `−${-value}` : String(value);
+}

@@ -1,0 +1,77 @@
+"""A server as a source, over plain HTTP of the standard library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import closing
+from http.client import HTTPException, HTTPResponse
+from typing import Final
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from server.body import JsonObject
+from server.terminal.source import SourceError
+
+SILENCE_SECONDS: Final = 600.0  # as long as OpenAI's own client waits
+DONE: Final = "[DONE]"
+
+
+class RemoteModel:
+    """A model behind a URL. `model`: the name given, else the first one that the server lists."""
+
+    def __init__(self, url: str, key: str | None, model: str | None) -> None:
+        """SourceError if the URL is none, or if the server must be asked for a name and does not answer."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise SourceError(f"--url must be like http://localhost:8000, got {url!r}")
+        self._base = url.rstrip("/").removesuffix("/v1")
+        self._key = key
+        self.model = self._first_model() if model is None else model
+
+    def stream(self, path: str, body: JsonObject) -> Generator[JsonObject, None, None]:
+        """See Source."""
+        with closing(self._open(path, body)) as response:
+            try:
+                for line in response:
+                    data = line.decode("utf-8").strip().removeprefix("data:").strip()
+                    if data == DONE:
+                        return
+                    if not data or data.startswith(":"):
+                        continue
+                    chunk = json.loads(data)
+                    if "error" in chunk:
+                        raise SourceError(str(chunk["error"].get("message")))
+                    yield chunk
+            except (OSError, HTTPException) as error:
+                raise SourceError(f"the connection to {self._base} was lost: {error}") from error
+        raise SourceError("the stream ended before the answer was complete")
+
+    def _first_model(self) -> str:
+        with closing(self._open("/v1/models", None)) as response:
+            return str(json.load(response)["data"][0]["id"])
+
+    def _open(self, path: str, body: JsonObject | None) -> HTTPResponse:
+        headers = {"Content-Type": "application/json"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            response = urlopen(Request(self._base + path, data, headers), timeout=SILENCE_SECONDS)
+        except HTTPError as error:
+            with error:
+                raise SourceError(_said(error)) from error
+        except (URLError, OSError, HTTPException) as error:
+            reason = error.reason if isinstance(error, URLError) else error
+            raise SourceError(f"{self._base} cannot be reached: {reason}") from error
+        assert isinstance(response, HTTPResponse)
+        return response
+
+
+def _said(error: HTTPError) -> str:
+    """The message of an error's envelope, or the status if it has none."""
+    try:
+        return str(json.loads(error.read())["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"the server answered {error.code} {error.reason}"

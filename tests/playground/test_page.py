@@ -1,0 +1,367 @@
+"""The playground in a real Chromium, against real servers: what it shows is what the API says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from psd_core.config import ACCEPTANCE_NAMES, CACHE_NAMES, POLICY_NAMES, DecoderConfig
+from psd_core.errors import ConfigError
+from tests.playground.browser import NARROW, WIDE, Browser
+from tests.playground.conftest import KEY, MARKUP
+from tests.server.process import SLOW, ServerProcess, wait_until
+from tests.server.sse import read_stream
+
+PROMPT = "Karl has 7 keys and sells 2 of them to Felix. How many keys are left?"
+MIXED = {"policy": "topk", "k": 2, "draft_depth": 3, "acceptance": "token", "cache": "prefix", "block_length": 16}
+COLOURS = "return getComputedStyle(document.body.parentElement).backgroundColor"
+CELLS = """return [...document.querySelectorAll('[data-pane=A] .cell')].map((cell) =>
+  [cell.className.match(/policy|draft|refresh|behind|guess|empty/)[0], Number(cell.dataset.depth ?? 0)])"""
+
+
+def link(
+    server: ServerProcess, psd: Mapping[str, object], other: Mapping[str, object] | None = None, **more: str
+) -> str:
+    """The page's address with these settings in it."""
+    pairs = {"prompt": PROMPT, "request.max_tokens": "32", "request.ignore_eos": "true"}
+    pairs |= {f"a.{name}": str(value) for name, value in psd.items()}
+    if other is not None:
+        pairs |= {"compare": "true"} | {f"b.{name}": str(value) for name, value in other.items()}
+    return f"{server.url}/#{urlencode(pairs | more)}"
+
+
+def ask(
+    server: ServerProcess, psd: Mapping[str, object], **more: object
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The canvases and the figures that the API gives for the same request."""
+    body = {
+        "model": "tiny",
+        "prompt": PROMPT,
+        "max_tokens": 32,
+        "ignore_eos": True,
+        "psd": dict(psd),
+        "diffusing": True,
+    }
+    chunks = read_stream(server.client, "/v1/completions", body | more)
+    return [chunk["psd"]["canvas"] for chunk in chunks if not chunk["choices"]], chunks[-1]["psd"]
+
+
+def kinds(canvases: list[dict[str, Any]]) -> list[list[object]]:
+    """How every position was decided, read from the API's canvases."""
+    decided: dict[int, list[object]] = {}
+    for canvas in canvases:
+        for offset, depth in enumerate(canvas["depths"]):
+            if depth is not None:
+                by_policy = "refresh" if canvas["phase"] == "refresh" else "policy"
+                decided.setdefault(canvas["start"] + offset, ["draft" if depth else by_policy, depth])
+    return [decided[position] for position in sorted(decided)]
+
+
+def test_the_canvas_shows_how_every_token_was_decided(browser: Browser, server: ServerProcess) -> None:
+    canvases, figures = ask(server, MIXED)
+    browser.open(link(server, MIXED))
+    browser.run()
+    assert browser.script(CELLS) == kinds(canvases)
+    shown = {name: browser.text(f"[data-figure={name}]") for name in ("forwards", "tpf", "depth")}
+    assert shown == {
+        "forwards": str(figures["forwards"]),
+        "tpf": f"{figures['tokens_per_forward']:.2f}",
+        "depth": f"{figures['mean_accepted_depth']:.2f}",
+    }
+    assert "32 tokens" in browser.text(".pane .state")
+    assert (
+        browser.text(".answer")
+        == server.complete(prompt=PROMPT, max_tokens=32, ignore_eos=True, psd=MIXED).json()["choices"][0]["text"]
+    )
+    assert browser.script("return document.querySelector('.bars').width") > 0
+    browser.shoot("canvas")
+
+
+def test_hover_and_arrow_keys_tell_of_a_token(browser: Browser, server: ServerProcess) -> None:
+    canvases, _ = ask(server, MIXED)
+    browser.open(link(server, MIXED))
+    browser.run()
+    browser.script("document.querySelector('[data-pos=\"0\"]').focus()")
+    browser.wait(lambda: not browser.one("#tip").get_property("hidden"))
+    first = next(canvas for canvas in canvases if canvas["token_ids"][0] is not None)
+    tip = browser.text("#tip")
+    assert json.dumps(first["tokens"][0], ensure_ascii=False) in tip
+    assert f"{first['confidences'][0] * 100:.1f} %" in tip
+    assert f"forward{first['forwards']}" in tip
+    assert "step" in tip
+    browser.driver.switch_to.active_element.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    assert browser.script("return document.activeElement.dataset.pos") == "2"
+    assert "position3" in browser.text("#tip")
+    assert "forward" in str(browser.driver.switch_to.active_element.get_attribute("aria-label"))
+
+
+def test_tokens_appear_while_the_request_runs_and_stop_cancels_it(
+    browser: Browser, random_server: ServerProcess
+) -> None:
+    sample = 'psd_requests_total{endpoint="completions",finish_reason="cancelled"}'
+    before = random_server.metric(sample)
+    browser.open(link(random_server, SLOW | {"block_length": 256}, **{"request.max_tokens": "256"}))
+    browser.click("#run")
+    browser.wait(lambda: len(browser.find(".cell.policy")) > 3)
+    assert not browser.one("#run").is_enabled()
+    assert browser.find(".cell.guess")
+    browser.one("body").send_keys(Keys.ESCAPE)
+    browser.finish()
+    assert "stopped by you" in browser.text(".pane .state")
+    assert len(browser.find(".cell.guess")) > 0
+    wait_until(lambda: random_server.metric(sample) == before + 1)
+    wait_until(lambda: random_server.metric("psd_requests_running") == 0)
+
+
+def test_a_comparison_marks_what_differs_and_sums_up(browser: Browser, server: ServerProcess) -> None:
+    fast, plain = {"policy": "topk", "k": 16, "draft_depth": 0}, {"policy": "greedy", "draft_depth": 3}
+    last = []
+    for psd in (fast, plain):
+        canvases, figures = ask(server, psd, temperature=1.5, seed=5)
+        last.append((canvases[-1], figures))
+    (a, costs_a), (b, costs_b) = last
+    differing = sum(x != y for x, y in zip(a["token_ids"], b["token_ids"], strict=True))
+    browser.open(link(server, fast, plain, **{"request.temperature": "1.5", "request.seed": "5"}))
+    browser.run()
+    assert len(browser.find("[data-pane=A] .differs")) == differing
+    assert len(browser.find("[data-pane=B] .differs")) == differing
+    rows = [row.text for row in browser.find("#table tbody tr")]
+    assert any(row.startswith(f"forwards {costs_a['forwards']} {costs_b['forwards']}") for row in rows)
+    assert (browser.text("#table caption") == "Both texts are the same.") == (differing == 0)
+    browser.shoot("compare")
+    browser.prefer("dark")
+    browser.shoot("compare-dark")
+    browser.prefer("light")
+    browser.resize(NARROW)
+    browser.shoot("compare-narrow")
+    assert browser.script("return document.documentElement.scrollWidth <= innerWidth")
+    browser.resize(WIDE)
+
+
+def test_drafts_under_exact_do_not_change_the_text(browser: Browser, server: ServerProcess) -> None:
+    browser.open(
+        link(server, {"policy": "greedy", "draft_depth": 3}, {"policy": "greedy", "draft_depth": 0}, turns="true")
+    )
+    browser.run()
+    assert browser.text("#table caption") == "Both texts are the same."
+    assert not browser.find(".differs")
+
+
+def test_a_run_can_be_scrubbed_stepped_played_saved_and_loaded(browser: Browser, server: ServerProcess) -> None:
+    psd = {"policy": "topk", "k": 4, "draft_depth": 0, "block_length": 16}
+    browser.open(link(server, psd))
+    browser.run()
+
+    def decided() -> int:
+        return len(browser.find(".cell.policy"))
+
+    browser.script("const s = document.querySelector('#scrub'); s.value = 3; s.dispatchEvent(new Event('input'))")
+    assert decided() == 12
+    browser.click("#forth")
+    assert decided() == 16
+    browser.click("#back")
+    browser.click("#back")
+    assert decided() == 8
+    browser.click("#first")
+    assert decided() == 0
+    browser.choose("#speed", "60")
+    browser.click("#play")
+    browser.wait(lambda: decided() == 32)
+    browser.choose("#speed", "real")
+    browser.click("#first")
+    browser.click("#play")
+    browser.wait(lambda: decided() == 32)
+    cells = browser.script(CELLS)
+    answer, state = browser.text(".answer"), browser.text(".pane .state")
+
+    browser.click("#download")
+    saved = browser.downloads / "psd-run.json"
+    browser.wait(saved.exists)
+    browser.open(server.url)
+    browser.one("#load").send_keys(str(saved))
+    browser.wait(lambda: bool(browser.find(".cell.policy")))
+    assert (browser.script(CELLS), browser.text(".answer"), browser.text(".pane .state")) == (cells, answer, state)
+    browser.click("#first")
+    assert decided() == 0
+    saved.write_text(json.dumps({"format": "psd-run", "version": 1, "frames": [{"at": 0, "canvas": {}}]}))
+    browser.one("#load").send_keys(str(saved))
+    browser.wait(lambda: "damaged" in browser.text("#fault"))
+    saved.unlink()
+
+
+def test_every_decoder_setting_has_a_control_with_the_engines_range(browser: Browser, server: ServerProcess) -> None:
+    browser.open(server.url)
+    for field in fields(DecoderConfig):
+        knob = f"#decoder-a-knobs [data-knob={field.name}]"
+        assert browser.text(f"{knob} .help")
+        control = browser.one(f"#a-{field.name}")
+        if control.tag_name == "select":
+            values = browser.script("return [...arguments[0].options].map((option) => option.value)", control)
+            names = {"policy": POLICY_NAMES, "acceptance": ACCEPTANCE_NAMES, "cache": CACHE_NAMES}[field.name]
+            assert tuple(values) == ("", *names)
+            continue
+        low, high = (
+            (1, 1024)
+            if field.name == "draft_increment"
+            else (json.loads(str(control.get_attribute(end))) for end in ("min", "max"))
+        )
+        for value in (low, high):
+            DecoderConfig(**{field.name: value})
+        for value in (low - 1, high + 1):
+            with pytest.raises(ConfigError):
+                DecoderConfig(**{field.name: value})
+            browser.script(
+                "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))", control, str(value)
+            )
+            assert field.name in browser.text(f"{knob} .fault")
+        browser.script("arguments[0].value = ''; arguments[0].dispatchEvent(new Event('input'))", control)
+        assert browser.text(f"{knob} .fault") == ""
+
+
+def test_settings_live_in_the_address_and_the_key_does_not(browser: Browser, server: ServerProcess) -> None:
+    browser.open(server.url)
+    browser.write("#prompt", "Sort these numbers: 7, 9, 4.")
+    browser.choose("#a-policy", "topk")
+    browser.write("#a-k", "5")
+    browser.write("#request-max_tokens", "24")
+    browser.click("#compare")
+    browser.write("#key", "hidden-key" + Keys.TAB)
+    address = browser.script("return location.href")
+    stored = browser.script("return JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
+    assert "hidden-key" not in address + stored
+    browser.open(address)
+    assert browser.one("#prompt").get_property("value") == "Sort these numbers: 7, 9, 4."
+    assert browser.one("#key").get_property("value") == ""
+    values = {name: browser.one(f"#{name}").get_property("value") for name in ("a-policy", "a-k", "b-policy")}
+    assert values == {"a-policy": "topk", "a-k": "5", "b-policy": "greedy"}
+    assert browser.one("#request-max_tokens").get_property("value") == "24"
+
+
+def test_the_request_can_be_copied_as_curl_and_as_python(browser: Browser, server: ServerProcess) -> None:
+    prompt = "It's 7 o'clock: \"go\"\n"
+    psd = {"policy": "topk", "k": 4, "draft_depth": 2}
+    expected = server.complete(prompt=prompt, max_tokens=12, ignore_eos=True, psd=psd).json()["choices"][0]["text"]
+    browser.open(link(server, psd, prompt=prompt, **{"request.max_tokens": "12"}))
+    browser.click("#copy-curl")
+    command = browser.text("#copied-text")
+    answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(answer.stdout)["choices"][0]["text"] == expected
+    browser.click("#copied .primary")
+    browser.click("#copy-python")
+    script = browser.text("#copied-text")
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert answer.stdout == expected + "\n"
+    browser.click("#copied .primary")
+
+
+def test_a_chat_keeps_its_turns(browser: Browser, server: ServerProcess) -> None:
+    browser.open(link(server, {}, mode="chat", system="Be brief.", prompt="<b>What is 7 + 5?</b>"))
+    browser.run()
+    first = browser.text(".answer")
+    assert not browser.find("#thread b b")
+    assert [turn.get_property("textContent") for turn in browser.find("#thread .turn p")] == [
+        "<b>What is 7 + 5?</b>",
+        first,
+    ]
+    browser.write("#prompt", "And 7 + 6?")
+    browser.run()
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "<b>What is 7 + 5?</b>"},
+        {"role": "assistant", "content": first},
+        {"role": "user", "content": "And 7 + 6?"},
+    ]
+    whole = server.chat(messages=messages, max_tokens=32, ignore_eos=True).json()["choices"][0]["message"]["content"]
+    assert browser.text(".answer") == whole
+    browser.click("#fresh")
+    assert not browser.find("#thread .turn")
+
+
+def test_errors_are_said_in_words(browser: Browser, server: ServerProcess) -> None:
+    browser.open(link(server, {}, **{"request.max_tokens": "100000"}))
+    browser.run()
+    assert "The server refused the request. It says:" in browser.text(".pane .error")
+    assert "512" in browser.text(".pane .error")
+    browser.write("#request-max_tokens", "0")
+    browser.click("#run")
+    assert browser.text("#fault") == "max_tokens must be a whole number between 1 and 2³¹; it is 0."
+    browser.script("document.querySelector('#prompt').value = ''")
+    browser.click("#run")
+    assert "There is no prompt" in browser.text("#fault")
+    browser.shoot("error")
+
+
+def test_a_key_is_asked_for_and_lost_servers_are_told_of(browser: Browser, keyed: ServerProcess) -> None:
+    browser.driver.get("about:blank")
+    browser.driver.get(link(keyed, SLOW | {"block_length": 256}, **{"request.max_tokens": "256"}))
+    browser.wait(lambda: "needs a key" in browser.text("#status-note"))
+    browser.run()
+    assert "asks for an API key" in browser.text(".pane .error")
+    assert browser.script("return document.activeElement.id") == "key"
+    browser.write("#key", KEY + Keys.TAB)
+    browser.wait(lambda: browser.text("#status-model") == "tiny")
+    browser.click("#copy-curl")
+    assert KEY not in browser.text("#copied-text")
+    assert "$PSD_API_KEY" in browser.text("#copied-text")
+    browser.click("#copied .primary")
+    browser.click("#run")
+    browser.wait(lambda: len(browser.find(".cell.policy")) > 2)
+    keyed.kill_worker()
+    browser.finish()
+    assert "The server failed. It says: the worker" in browser.text(".pane .error")
+    keyed.process.kill()
+    keyed.process.wait()
+    browser.run()
+    assert "cannot be reached" in browser.text(".pane .error")
+
+
+def test_markup_that_the_model_writes_is_shown_as_text(browser: Browser, markup_server: ServerProcess) -> None:
+    browser.open(link(markup_server, {"policy": "topk", "k": 8}, prompt="go"))
+    browser.run()
+    assert MARKUP in browser.text(".answer")
+    assert MARKUP in browser.text('[data-pos="0"]')
+    assert not browser.find(".pane img")
+    assert browser.driver.title == "PSD playground"
+    browser.resize(NARROW)
+    assert browser.script("return document.documentElement.scrollWidth <= innerWidth")
+    browser.resize(WIDE)
+
+
+def test_colours_follow_the_system_and_the_switch(browser: Browser, server: ServerProcess) -> None:
+    browser.prefer("light")
+    browser.open(server.url)
+    light = browser.script(COLOURS)
+    browser.prefer("dark")
+    dark = browser.script(COLOURS)
+    assert light != dark
+    browser.click("#theme")
+    assert browser.script(COLOURS) == light
+    browser.click("#theme")
+    browser.prefer("light")
+    assert browser.script(COLOURS) == dark
+    browser.click("#theme")
+    assert browser.script(COLOURS) == light
+
+
+def test_ctrl_enter_runs_examples_fill_and_the_strip_tells(browser: Browser, server: ServerProcess) -> None:
+    browser.open(server.url)
+    browser.click(".chip:first-child")
+    assert "Sort" in str(browser.one("#prompt").get_property("value"))
+    browser.one("#prompt").send_keys(Keys.CONTROL, Keys.ENTER)
+    browser.wait(lambda: "tokens" in browser.text(".pane .state"))
+    browser.wait(lambda: browser.text("#status-device").startswith("cpu"))
+    assert browser.text("#status-model") == "tiny"
+    accepted, drafted = (server.metric(f"psd_{name}_tokens_total") for name in ("accepted", "drafted"))
+    expected = f"{int(accepted / drafted * 100 + 0.5)} %" if drafted else "–"
+    browser.wait(lambda: browser.text("#status-acceptance") == expected)
+    browser.click("#guesses")
+    assert browser.find(".panes.no-guesses")
+    browser.click("#guesses")

@@ -1,0 +1,27 @@
+"""docs/models.md shows the tables that the code prints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from psd_core.models.families import FAMILIES, UNSUPPORTED
+from server.cli import main
+from server.model_table import show_models
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+
+
+def test_the_page_shows_the_tables_of_the_code() -> None:
+    shown = re.findall(
+        r"<!-- (?:families|memory|unsupported): .*? -->\n(.*?)\n?<!-- end -->", PAGE.read_text(), re.DOTALL
+    )
+    assert "\n\n".join(table.strip() for table in shown) == show_models(as_markdown=True)
+
+
+def test_psd_models_names_every_architecture(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in (*FAMILIES, *UNSUPPORTED))

@@ -1,0 +1,104 @@
+"""`psd generate` and `psd chat` as processes: the same answers as the API's, from an engine here or from a server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from server.terminal.canvas import CanvasState, harmless
+from tests.server.process import ServerProcess
+from tests.server.sse import joined_text, read_stream
+
+PROMPT = "What is 7 + 5?"
+FLAGS = ("--max-tokens", "24", "--ignore-eos", "--policy", "topk", "--k", "4", "--draft-depth", "2")
+FIELDS: dict[str, object] = {
+    "max_tokens": 24,
+    "ignore_eos": True,
+    "psd": {"policy": "topk", "k": 4, "draft_depth": 2},
+}
+
+
+def psd(*arguments: str, typed: str = "", key: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PSD_")}
+    environment |= {"OMP_NUM_THREADS": "1", "COLUMNS": "100"} | ({} if key is None else {"PSD_API_KEY": key})
+    return subprocess.run(
+        [sys.executable, "-m", "server.cli", *arguments],
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def test_generate_writes_the_servers_text_from_both_sources(server: ServerProcess, model_path: Path) -> None:
+    whole = server.complete(prompt=PROMPT, **FIELDS).json()
+    for where in (("--url", server.url), ("--model", str(model_path))):
+        result = psd("generate", PROMPT, *where, *FLAGS)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout == whole["choices"][0]["text"] + "\n"
+        assert f"24 tokens · {whole['psd']['forwards']} forwards" in result.stderr
+
+
+def test_watching_ends_with_the_whole_canvas_and_the_text(server: ServerProcess) -> None:
+    result = psd("generate", "-", "--url", f"{server.url}/v1", "--watch", *FLAGS, typed=PROMPT)
+    assert result.returncode == 0, result.stderr
+    assert "24 of 32 decided" in result.stdout or "32 of 32 decided" in result.stdout
+    text = server.complete(prompt=PROMPT, **FIELDS).json()["choices"][0]["text"]
+    assert result.stdout.endswith(harmless(text) + "\n")
+
+
+def test_a_chat_remembers_its_turns_until_told_otherwise(server: ServerProcess) -> None:
+    lines = "Hello.\n/what\nAgain?\n/new\nHello.\n/quit\nnever read\n"
+    result = psd("chat", "--url", server.url, "--system", "Be brief.", *FLAGS, typed=lines)
+    assert result.returncode == 0, result.stderr
+    assert "unknown command /what" in result.stderr
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."}]
+    first = server.chat(messages=messages, **FIELDS).json()["choices"][0]["message"]["content"]
+    more = [{"role": "assistant", "content": first}, {"role": "user", "content": "Again?"}]
+    second = server.chat(messages=messages + more, **FIELDS).json()["choices"][0]["message"]["content"]
+    assert result.stdout == f"{first}\n{second}\n{first}\n"
+
+
+def test_faults_are_said_and_end_with_a_status(server: ServerProcess, tmp_path: Path) -> None:
+    refused = psd("generate", PROMPT, "--url", server.url, "--max-tokens", "100000")
+    assert refused.returncode == 1
+    assert "psd generate: error:" in refused.stderr
+    assert "512" in refused.stderr
+    for arguments, words in (
+        (["--url", "localhost:8000"], "--url must be like"),
+        (["--url", "http://127.0.0.1:9"], "cannot be reached"),
+        (["--model", str(tmp_path)], str(tmp_path)),
+    ):
+        result = psd("generate", PROMPT, *arguments)
+        assert result.returncode == 1, arguments
+        assert words in result.stderr
+    wrong = psd("generate", PROMPT, "--url", server.url, "--threshold", "2")
+    assert (wrong.returncode, "must be a number between 0 and 1, got '2'" in wrong.stderr) == (2, True)
+    wrong = psd("generate", PROMPT, "--temperature", "9")
+    assert (wrong.returncode, "must be a number between 0 and 2, got '9'" in wrong.stderr) == (2, True)
+
+
+def test_the_canvas_of_a_stream_holds_every_token(server: ServerProcess) -> None:
+    body = {"model": "tiny", "prompt": PROMPT, "diffusing": True} | FIELDS
+    chunks = read_stream(server.client, "/v1/completions", body)
+    state = CanvasState()
+    changes = sum(state.take(chunk) for chunk in chunks)
+    assert changes == state.forwards == chunks[-1]["psd"]["forwards"]
+    assert joined_text(chunks)
+    assert set(range(24)) <= set(state.cells)
+    assert state.accepted == chunks[-1]["psd"]["accepted_tokens"]
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J", "\x07", "\x9b31m", "\r"])
+def test_nothing_that_a_terminal_obeys_gets_through(text: str) -> None:
+    assert (
+        harmless(f"a\n\t{text}b") == "a\n\t" + "".join("�" if not char.isprintable() else char for char in text) + "b"
+    )
+    assert text not in harmless(text)
