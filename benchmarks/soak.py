@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -342,6 +342,19 @@ async def soak(server: OwnServer, url: str, seconds: float, num_clients: int, se
     return result
 
 
+def figures_of(result: Result, num_clients: int) -> Body:
+    """Everything, for a program."""
+    return {
+        "seconds": result.seconds,
+        "clients": num_clients,
+        "counts": dict(result.counts),
+        "faults": result.faults,
+        "growth": result.growth,
+        "megabytes": result.megabytes,
+        "health_p99_seconds": result.health_p99_seconds,
+    }
+
+
 def report(result: Result, num_clients: int) -> str:
     """A few lines for a person."""
     growth = ", ".join(
@@ -381,7 +394,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = asyncio.run(soak(server, url, given.seconds, num_clients, given.seed))
     print(report(result, num_clients))
     if given.json is not None:
-        given.json.write_text(json.dumps(asdict(result) | {"clients": num_clients}, indent=2))
+        given.json.write_text(json.dumps(figures_of(result, num_clients), indent=2))
     is_too_large = given.max_growth is not None and max(result.growth.values()) > given.max_growth
     is_too_slow = given.max_health_p99 is not None and result.health_p99_seconds > given.max_health_p99
     return int(bool(result.num_faults) or is_too_large or is_too_slow)

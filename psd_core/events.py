@@ -87,6 +87,7 @@ class Figures:
     accepted_depths    [d] = denoising forwards whose accepted row was draft d (0: the policy's own state)
     queue_seconds      from arrival at the engine to the first forward
     decode_seconds     from the first forward to the end
+    refresh_seconds    steps, whoever else took part in them, whose forward refreshed this request
     """
 
     prompt_tokens: int
@@ -100,6 +101,7 @@ class Figures:
     accepted_depths: tuple[int, ...]
     queue_seconds: float
     decode_seconds: float
+    refresh_seconds: float = 0.0
     scoring_forwards: int = 0  # forwards that scored its prompt
     reused_tokens: int = 0  # prompt tokens whose keys and values an earlier request had computed
 

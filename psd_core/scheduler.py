@@ -169,7 +169,7 @@ class Scheduler:
         for decision in decisions:
             sequence = self._running[decision.span.request.request_id]
             sequence.last_scheduled_step = self._step
-            _count(sequence, decision, started_seconds)
+            _count(sequence, decision, started_seconds, now_seconds)
             if decision.span.phase == "score":
                 sequence.record_scores(decision.candidates)
                 if sequence.is_scoring:
@@ -259,7 +259,7 @@ class Scheduler:
             self._slots.free(slot_start)
 
 
-def _count(sequence: Sequence, decision: Decision, started_seconds: float) -> None:
+def _count(sequence: Sequence, decision: Decision, started_seconds: float, now_seconds: float) -> None:
     span = decision.span
     if sequence.first_forward_seconds is None:
         sequence.first_forward_seconds = started_seconds
@@ -270,6 +270,7 @@ def _count(sequence: Sequence, decision: Decision, started_seconds: float) -> No
     sequence.rows += span.token_ids.shape[0]
     if span.phase == "refresh":
         sequence.refresh_forwards += 1
+        sequence.refresh_seconds += now_seconds - started_seconds
     else:
         sequence.accepted_depths[decision.accepted_depth] += 1
     sequence.drafted_tokens += span.num_drafted

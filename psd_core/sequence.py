@@ -77,6 +77,7 @@ class Sequence:
         self.scoring_forwards = 0
         self.denoising_steps = 0
         self.refresh_forwards = 0
+        self.refresh_seconds = 0.0
         self.rows = 0
         self.drafted_tokens = 0
         self.accepted_tokens = 0
@@ -242,4 +243,5 @@ class Sequence:
             accepted_depths=tuple(self.accepted_depths),
             queue_seconds=(now_seconds if started is None else started) - self.arrival_seconds,
             decode_seconds=0.0 if started is None else now_seconds - started,
+            refresh_seconds=self.refresh_seconds,
         )

@@ -22,14 +22,15 @@ from server.quota import Quotas
 from server.routes import chat, completions, models, playground, reference, system, tokenize
 from server.settings import Settings
 from server.state import AppState, state_of
+from server.tracing import NoTraces, Traces
 from server.version import VERSION
 
 
-def create_app(settings: Settings, hooks: Hooks | None = None) -> FastAPI:
-    """A complete application. Its workers start with its lifespan, and end with it."""
+def create_app(settings: Settings, hooks: Hooks | None = None, traces: Traces | None = None) -> FastAPI:
+    """A complete application. Its workers start with its lifespan, and end with it; so do `traces`, if given."""
     metrics = Metrics()
     quotas = Quotas(settings.http.max_key_seqs, settings.http.max_key_requests)
-    state = AppState(settings, metrics, WorkerPool(metrics), quotas, int(time.time()))
+    state = AppState(settings, metrics, WorkerPool(metrics), quotas, traces or NoTraces(), int(time.time()))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -40,6 +41,7 @@ def create_app(settings: Settings, hooks: Hooks | None = None) -> FastAPI:
             booting.cancel()
             await asyncio.gather(booting, return_exceptions=True)
             await state.pool.close()
+            await asyncio.to_thread(state.traces.close)
 
     app = FastAPI(
         title="PSD server",

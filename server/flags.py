@@ -58,6 +58,13 @@ def secret(value: str) -> str:
     return value
 
 
+def web_address(value: str) -> str:
+    """A URL of http or https."""
+    if not value.startswith(("http://", "https://")):
+        raise ValueError("must begin with http:// or https://")
+    return value
+
+
 def whole(low: int, high: int) -> Parser:
     """An integer in [low, high]."""
 
@@ -187,6 +194,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     ),
     Flag("ping_interval", number(0, 3600), 0.0, "seconds of silence until a stream sends a comment; 0: none"),
     Flag("drain_timeout", number(0, 86_400), DEFAULTS.drain_seconds, "seconds for open requests after SIGTERM"),
+    Flag("otlp_endpoint", web_address, None, "URL that traces are sent to (OTLP over HTTP); needs the extra otel"),
     Flag("log_format", choice(*LOG_FORMATS), "text", "text, or json for one object per line"),
     Flag("log_level", choice(*LOG_LEVELS), "info", "least severe messages to log"),
 )

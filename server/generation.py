@@ -187,6 +187,7 @@ class Generation:
         """arrival: when the request came in, on the clock of time.monotonic."""
         self.job = job
         self.arrival = arrival
+        self.started_at = arrival  # when it was handed to the workers
         self.first_text_seconds: float | None = None
         self.ends: dict[int, End] = {}
         self.failure: ApiError | None = None
@@ -200,6 +201,7 @@ class Generation:
 
     def start(self) -> None:
         """Hand the choices to the workers. ApiError 503 if none is ready."""
+        self.started_at = time.monotonic()
         self._pool.submit([choice.request for choice in self.job.choices], self._put)
         self._metrics.admitted(self.job.num_prompt_tokens)
 

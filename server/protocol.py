@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 MAX_HEADER_BYTES: Final = 32 * 1024  # of all headers of a request together
 HEADER_TOO_LARGE: Final = 431
+GRACE_SECONDS: Final = 0.1
 
 
 class _Timer:
@@ -74,7 +75,7 @@ class GuardedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Nothing is buffered beyond what the kernel takes: a client that stops reading is noticed at once."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)
+        transport.set_write_buffer_limits(high=1, low=0)  # asyncio's TLS transport always pauses with high=0
         self._expect_more()
 
     def data_received(self, data: bytes) -> None:
@@ -113,7 +114,11 @@ class GuardedProtocol(H11Protocol):
 
     def _expect_more(self) -> None:
         if not self._read_timer.is_set and not self.transport.is_closing():
-            self._read_timer.set(self._read_seconds, self._give_up_reading)
+            self._read_timer.set(self._read_seconds, self._give_up_reading_soon)
+
+    def _give_up_reading_soon(self) -> None:
+        """What came while this process itself was held up is looked at first."""
+        self._read_timer.set(GRACE_SECONDS, self._give_up_reading)
 
     def _give_up_reading(self) -> None:
         if self.conn.our_state is h11.IDLE:

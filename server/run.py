@@ -1,13 +1,14 @@
 """Run an application under uvicorn: bind first, print the banner when ready, drain on SIGTERM, exit with a truth.
 
-Signals: the first SIGTERM or SIGINT stops accepting and lets open requests finish within the drain timeout; those
-that are left then end with an error. A second signal exits at once.
+Signals: from the first SIGTERM or SIGINT on, new requests are answered 503 while open ones finish within the drain
+timeout; those that are left then end with an error. A second signal exits at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import sys
 from types import FrameType
@@ -16,6 +17,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
+from psd_core.errors import ConfigError
 from server.admission import Admission
 from server.app import create_app
 from server.banner import banner, print_banner
@@ -24,10 +26,12 @@ from server.errors import unavailable
 from server.protocol import MAX_HEADER_BYTES, guarded_protocol
 from server.settings import HttpSettings, Settings
 from server.state import AppState
+from server.tracing import make_traces
 
 logger = logging.getLogger(__name__)
 
 LAST_FRAMES_SECONDS: Final = 5.0  # for the errors that end open requests to reach their clients
+DRAIN_POLL_SECONDS: Final = 0.05
 KEEP_ALIVE_SECONDS: Final = 15
 BACKLOG: Final = 2048
 
@@ -47,13 +51,16 @@ class DrainingServer(uvicorn.Server):
         self._state.is_draining = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, wait for open requests, end the rest, stop the workers."""
+        """Wait for open requests, end the rest, close the connections, stop the workers."""
         self._state.is_draining = True
-        deadline = asyncio.get_running_loop().call_later(self._state.settings.http.drain_seconds, self._end_rest)
-        try:
-            await super().shutdown(sockets)
-        finally:
-            deadline.cancel()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._state.settings.http.drain_seconds
+        while self._state.pool.num_open and loop.time() < deadline and not self.force_exit:
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
+        self._end_rest()
+        remaining = max(0.0, deadline - loop.time()) + LAST_FRAMES_SECONDS  # for answers that are still being read
+        self.config.timeout_graceful_shutdown = math.ceil(remaining)
+        await super().shutdown(sockets)
 
     def _end_rest(self) -> None:
         num_open = self._state.pool.num_open
@@ -65,6 +72,11 @@ class DrainingServer(uvicorn.Server):
 def run(settings: Settings) -> int:
     """Serve until a signal. Exit status: 0 after a signal, 1 if the port or the model cannot be had."""
     http = settings.http
+    try:
+        traces = make_traces(settings.otlp_endpoint)
+    except ConfigError as error:
+        print(f"psd serve: error: {error}", file=sys.stderr)
+        return 1
     try:
         listener = _bind(http)
     except OSError as error:
@@ -81,7 +93,7 @@ def run(settings: Settings) -> int:
             failures.append(reason)
             server.should_exit = True
 
-    app = create_app(settings, Hooks(on_ready, on_failed))
+    app = create_app(settings, Hooks(on_ready, on_failed), traces)
     server = DrainingServer(_uvicorn_config(app, settings), app_state(app))
     logger.info("listening on %s, loading %s", url, settings.model.source)
     asyncio.run(server.serve(sockets=[listener]))
@@ -125,13 +137,13 @@ def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         app,
         http=guarded_protocol(http, app_state(app).metrics.failed),  # type: ignore[arg-type]  # called like a class
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        ws="none",
         log_config=None,
         access_log=False,
         lifespan="on",
         server_header=False,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=round(http.drain_seconds + LAST_FRAMES_SECONDS),
         ssl_keyfile=http.ssl_keyfile,
         ssl_certfile=http.ssl_certfile,
     )

@@ -71,6 +71,7 @@ async def _answer(request: Request, state: AppState, generation: Generation, ren
         if generation.failure is not None and generation.job.wants_stream:  # a status is counted where it is sent
             state.metrics.failed(generation.failure.code)
         log_end(generation, key_name)
+        state.traces.record(generation, request.headers, request.scope["psd.request_id"])
 
     try:
         generation.start()

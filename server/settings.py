@@ -87,6 +87,7 @@ class Settings:
     engine: EngineConfig
     requests: RequestSettings
     http: HttpSettings
+    otlp_endpoint: str | None  # where traces go
     log_level: str
     log_format: str
 
@@ -193,6 +194,7 @@ def _build(values: Mapping[str, object]) -> Settings:
             read_seconds=cast(float, values["read_timeout"]),
             stall_seconds=cast(float, values["stream_stall_timeout"]),
         ),
+        otlp_endpoint=cast("str | None", values["otlp_endpoint"]),
         log_level=cast(str, values["log_level"]),
         log_format=cast(str, values["log_format"]),
     )

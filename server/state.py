@@ -13,6 +13,7 @@ from server.metrics import Metrics
 from server.pool import WorkerPool
 from server.quota import Quotas
 from server.settings import Settings
+from server.tracing import Traces
 
 
 @dataclass(slots=True)
@@ -23,6 +24,7 @@ class AppState:
     metrics: Metrics
     pool: WorkerPool
     quotas: Quotas
+    traces: Traces
     started_at: int  # Unix seconds
     admission: Admission | None = None
     is_draining: bool = False

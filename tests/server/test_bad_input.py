@@ -50,6 +50,10 @@ def assert_envelope(response: httpx.Response, status: int) -> dict[str, str | No
         b"[" * 100_000,
         b'{"a":' * 100 + b"1" + b"}" * 100,
         b'{"model":"tiny","prompt":"a","seed":' + b"9" * 5000 + b"}",
+        b'{"model":"tiny","prompt":"a","prompt":"b"}',
+        b'{"model":"tiny","prompt":"a","psd":{"k":1,"k":2}}',
+        b'{"model":"tiny","prompt":"a","\\u0070rompt":"b"}',
+        b"{" + b'"a":1,' * 100_000 + b'"a":1}',
         '{"model":"tiny"}'.encode("utf-16"),
     ],
     ids=lambda content: repr(content[:40]),
@@ -116,6 +120,9 @@ def test_a_broken_body_is_a_400(server: ServerProcess, content: bytes) -> None:
         ({"psd": {"block_length": 0}}, "psd.block_length"),
         ({"psd": {"warp": 9}}, "psd.warp"),
         ({"psd": "fast"}, "psd"),
+        ({"psd": {"__proto__": {}}}, "psd.__proto__"),
+        ({"psd": {"constructor": 1}}, "psd.constructor"),
+        ({"prompt": ["a"] * 128, "n": 128}, "prompt"),
         ({"model": 5}, "model"),
         ({"model": None}, "model"),
     ],
@@ -238,6 +245,49 @@ def test_no_conversation_makes_a_5xx(
         path, content=json.dumps(body).encode(), headers={"content-type": "application/json"}
     )
     assert response.status_code in (200, 400)
+
+
+VALID = (
+    b'{"model":"tiny","prompt":["a","b"],"max_tokens":1,"stop":["x"],"psd":{"policy":"topk","k":2}}',
+    b'{"model":"tiny","messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"max_tokens":1}',
+)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    body=st.sampled_from(VALID),
+    edits=st.lists(st.tuples(st.integers(0, 200), st.binary(max_size=3), st.integers(0, 6)), min_size=1, max_size=4),
+    is_chat=st.booleans(),
+)
+def test_no_damage_to_a_body_makes_a_5xx(
+    server: ServerProcess, body: bytes, edits: list[tuple[int, bytes, int]], is_chat: bool
+) -> None:
+    """Bytes are put in and cut out anywhere."""
+    for start, inserted, num_removed in edits:
+        body = body[:start] + inserted + body[start + num_removed :]
+    path = "/v1/chat/completions" if is_chat else URL
+    response = server.client.post(path, content=body, headers={"content-type": "application/json"})
+    assert 200 <= response.status_code < 500, response.text
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(path=st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), max_size=12), value=st.binary(max_size=20))
+def test_no_path_and_no_header_makes_a_5xx(server: ServerProcess, path: str, value: bytes) -> None:
+    value = bytes(byte for byte in value if byte >= 32 and byte != 127).strip()
+    for name in (b"x-request-id", b"authorization", b"content-type", b"accept", b"origin"):
+        response = server.client.get(f"{server.url}/v1/models/{path}", headers=[(name, value)])
+        assert response.status_code < 500
+        assert response.headers["x-request-id"]
+
+
+def test_prototype_like_keys_and_forged_lines_are_only_text(server: ServerProcess) -> None:
+    forged = "x\n2026-01-01 00:00:00 ERROR forged \x1b[31m"
+    assert server.complete(max_tokens=1, **{"__proto__": {"model": "b"}, "constructor": 1}).status_code == 200
+    assert server.complete(model=forged).status_code == 404
+    assert server.complete(max_tokens=1, user=forged).status_code == 200
+    assert server.client.get(f"/v1/models/{forged.encode().hex()}", headers={"user-agent": "a b"}).status_code == 404
+    assert "\x1b[31m" not in server.log
+    assert not any(line.startswith("2026-01-01") for line in server.log.splitlines())
 
 
 def test_the_server_goes_on(server: ServerProcess) -> None:

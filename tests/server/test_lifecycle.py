@@ -67,6 +67,26 @@ def test_a_client_that_leaves_frees_the_engine(random_server: ServerProcess, str
     assert server.metric('psd_forwards_total{phase="denoise"}') - forwards < 480
 
 
+def test_clients_that_leave_before_their_body_is_complete_or_while_they_wait_leave_nothing(
+    random_server: ServerProcess,
+) -> None:
+    server, port = random_server, int(random_server.url.rpartition(":")[2])
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(f"{head}Content-Length: 1000\r\n\r\n".encode() + b'{"model":')
+    bodies = [json.dumps(LONG | {"n": 32}).encode() for _ in range(3)]
+    connections = [socket.create_connection(("127.0.0.1", port)) for _ in bodies]
+    for connection, body in zip(connections, bodies, strict=True):
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    wait_until(lambda: server.metric("psd_requests_running") == 64 and server.metric("psd_requests_waiting") == 32)
+    for connection in reversed(connections):
+        connection.close()
+    wait_until(lambda: is_idle(server), 5)
+    assert server.metric("psd_kv_cache_usage_ratio") == 0
+    assert "Traceback" not in server.log
+
+
 def test_a_dead_worker_ends_its_requests_at_once_and_is_replaced(own_server: ServerProcess) -> None:
     server = own_server
     url = f"{server.url}/v1/completions"
@@ -134,6 +154,10 @@ def test_sigterm_lets_open_requests_finish_and_exits_with_0(own_server: ServerPr
         lines = stream.iter_lines()
         next(lines)
         server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: httpx.get(f"{server.url}/health").json()["status"] == "draining")
+        refused = httpx.post(f"{server.url}/v1/completions", json=LONG)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+        assert int(refused.headers["retry-after"]) >= 1
         rest = [json.loads(line.removeprefix("data: ")) for line in lines if line and "[DONE]" not in line]
     assert rest[-1]["choices"][0]["finish_reason"] == "length"
     assert server.process.wait(20) == 0
@@ -220,6 +244,22 @@ def test_requests_that_wait_in_a_dead_workers_queue_are_served_by_another(
         server.kill_worker()
         assert busy.result().status_code == 500
         assert [future.result().status_code for future in waiting] == [200, 200]
+
+
+def test_a_request_that_waits_too_long_is_given_up_and_one_that_runs_is_not(
+    random_model_path: Path, tmp_path: Path
+) -> None:
+    flags = ["--queue-timeout", "0.5", "--max-num-seqs", "1"]
+    body = LONG | {"n": 1}
+    with ServerProcess(random_model_path, tmp_path, flags) as server, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(server.complete, **body)
+        wait_until(lambda: server.metric("psd_requests_running") == 1)
+        waiting = httpx.post(f"{server.url}/v1/completions", json=body | {"prompt": "b"}, timeout=60)
+        if waiting.status_code != 200:  # the first may have been quicker
+            assert (waiting.status_code, waiting.json()["error"]["code"]) == (503, "queue_timeout")
+            assert int(waiting.headers["retry-after"]) >= 1
+        assert running.result().status_code == 200
+        wait_until(lambda: is_idle(server), 5)
 
 
 def test_a_request_that_takes_too_long_is_given_up(random_model_path: Path, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+import signal
 import ssl
 import time
 from collections.abc import Iterator
@@ -72,7 +74,7 @@ def finished_line(server: ServerProcess, request_id: str) -> dict[str, object]:
 def test_a_hashed_key_opens_and_its_hash_does_not(secured: ServerProcess) -> None:
     for path in ("/v1/models", "/llm/v1/models"):
         assert secured.client.get(path, headers=bearer(SECRET)).status_code == 200
-    for key in (hashed(SECRET), hashed(SECRET).removeprefix("sha256:"), "alice", SECRET.lower(), f"{SECRET}x", ""):
+    for key in (hashed(SECRET), hashed(SECRET).removeprefix("sha256:"), "alice", SECRET.lower(), f"{SECRET}x", "x"):
         assert secured.client.get("/v1/models", headers=bearer(key)).status_code == 401
 
 
@@ -154,10 +156,13 @@ def test_a_harmful_request_id_is_replaced(secured: ServerProcess, given: str) ->
 
 def test_a_key_is_held_to_its_open_sequences_and_its_rate(secured: ServerProcess) -> None:
     url, headers = f"{secured.url}/v1/completions", bearer("bob-key")
-    body = {"model": "tiny", "prompt": "a", "max_tokens": 400, "ignore_eos": True, "psd": SLOW, "stream": True}
+    body = {"model": "tiny", "prompt": "a", "max_tokens": 480, "ignore_eos": True, "psd": SLOW, "stream": True}
     with httpx.stream("POST", url, json=body | {"n": 2}, headers=headers, timeout=60) as running:
         next(running.iter_lines())
-        refused = httpx.post(url, json=body, headers=headers, timeout=60)
+        (worker,) = secured.worker_pids()
+        os.kill(worker, signal.SIGSTOP)  # so that the sequences stay open
+        refused = secured.client.post(url, json=body, headers=headers)
+        os.kill(worker, signal.SIGCONT)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "key_limit")
         other = httpx.post(url, json=body | {"max_tokens": 1, "stream": False}, headers=bearer(SECRET), timeout=60)
         assert other.status_code == 200
