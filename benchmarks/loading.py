@@ -140,6 +140,8 @@ def _shards(folder: Path, shard_bytes: int) -> Iterator[dict[str, torch.Tensor]]
     shard: dict[str, torch.Tensor] = {}
     size = 0
     for name, target in checkpoint.family.targets(checkpoint.spec).items():
+        if target.is_copy:
+            continue
         whole = parameters[target.name] if target.expert is None else parameters[target.name][target.expert]
         shape = whole[target.start : target.stop].shape
         scale = 1 / math.sqrt(shape[-1])

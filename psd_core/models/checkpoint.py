@@ -16,7 +16,7 @@ import torch
 from psd_core.config import MAX_BLOCK_LENGTH
 from psd_core.errors import CheckpointError
 from psd_core.models.families import family_of
-from psd_core.models.family import ConfigJson, Family, Target, read_vocab_size
+from psd_core.models.family import ConfigJson, Family, Target, read_vocab_size, require
 from psd_core.models.files import read_json, read_optional_json
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.models.spec import ModelSpec
@@ -43,6 +43,7 @@ def open_checkpoint(path: Path, tokenizer_path: Path | None = None) -> Checkpoin
     """
     config = read_json(path / "config.json")
     family = family_of(config, path)
+    require(config, {"quantization_config": None})
     texts = read_token_texts(tokenizer_path or path)
     names = _names_of(path, config)
     if family.block_length is not None and config.get(family.block_key) is None:
@@ -59,7 +60,7 @@ def check_tensors(checkpoint: Checkpoint, stored: Iterable[StoredTensor]) -> Non
     tensors = {tensor.name: tensor for tensor in stored}
     targets = checkpoint.family.targets(checkpoint.spec)
     faults = []
-    if missing := targets.keys() - tensors.keys():
+    if missing := {name for name, target in targets.items() if not target.is_copy} - tensors.keys():
         faults.append(f"missing: {list_names(missing)}")
     if unexpected := tensors.keys() - targets.keys():
         faults.append(f"unexpected: {list_names(unexpected)}")

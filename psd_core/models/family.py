@@ -15,13 +15,15 @@ ConfigJson = Mapping[str, object]
 class Target:
     """Where a checkpoint tensor goes: rows `start` … `stop` - 1 of parameter `name` (all rows by default).
 
-    `expert` picks one matrix of a parameter that holds one per expert.
+    `expert` picks one matrix of a parameter that holds one per expert. A copy may be missing, and must equal what
+    another tensor puts there: some tied checkpoints store their head although it is the embedding.
     """
 
     name: str
     start: int = 0
     stop: int | None = None
     expert: int | None = None
+    is_copy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,11 @@ class Family:
     notices: tuple[Notice, ...] = ()
 
 
+def head_target(spec: ModelSpec) -> Target:
+    """Where the tensor of the head goes: the embedding, if they are tied."""
+    return Target("embedding", is_copy=True) if spec.has_tied_head else Target("head")
+
+
 def read_int(config: ConfigJson, key: str, default: int | None = None, least: int = 1) -> int:
     """An integer of config.json, at least `least`; CheckpointError if it is missing without a default, or wrong.
 
@@ -106,6 +113,19 @@ def read_multiple(config: ConfigJson, key: str, of: str, default: int | None = N
 def read_vocab_size(config: ConfigJson) -> int:
     """Rows of the embedding: LLaDA's embedding_size where it is given, else vocab_size."""
     return read_int(config, "embedding_size", read_int(config, "vocab_size"))
+
+
+def read_rope_theta(config: ConfigJson) -> float:
+    """Base of the rotary frequencies, where old or new versions of transformers write it.
+
+    CheckpointError if the positions are scaled.
+    """
+    parameters = config.get("rope_parameters")
+    if parameters is None:
+        return read_float(config, "rope_theta")
+    if not isinstance(parameters, Mapping) or parameters.get("rope_type", "default") != "default":
+        raise CheckpointError(f"config.json: rope_parameters = {parameters!r} is not supported, only the default type")
+    return read_float(parameters if "rope_theta" in parameters else config, "rope_theta")
 
 
 def read_block_length(config: ConfigJson, family: Family) -> int | None:

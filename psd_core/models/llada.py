@@ -13,9 +13,11 @@ from psd_core.models.family import (
     SpecialIds,
     SpecialToken,
     Target,
+    head_target,
     read_float,
     read_int,
     read_multiple,
+    read_rope_theta,
     read_vocab_size,
     require,
 )
@@ -50,7 +52,7 @@ def _read_spec(config: ConfigJson, special: SpecialIds) -> ModelSpec:
         num_kv_heads=num_kv_heads,
         head_dim=hidden_size // num_heads,
         mlp_size=read_int(config, "mlp_hidden_size"),
-        rope_theta=read_float(config, "rope_theta"),
+        rope_theta=read_rope_theta(config),
         norm_eps=read_float(config, "rms_norm_eps"),
         max_positions=read_int(config, "max_sequence_length"),
         has_tied_head=config.get("weight_tying") is True,
@@ -67,9 +69,8 @@ def _targets(spec: ModelSpec) -> dict[str, Target]:
     targets = {
         f"{root}.wte.weight": Target("embedding"),
         f"{root}.ln_f.weight": Target("final_norm.weight"),
+        f"{root}.ff_out.weight": head_target(spec),
     }
-    if not spec.has_tied_head:
-        targets[f"{root}.ff_out.weight"] = Target("head")
     kinds = ("weight", "bias") if spec.has_qkv_bias else ("weight",)
     for index in range(spec.num_layers):
         block, layer = f"{root}.blocks.{index}", f"layers.{index}"

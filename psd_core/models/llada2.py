@@ -11,6 +11,7 @@ from psd_core.models.family import (
     SpecialIds,
     SpecialToken,
     Target,
+    head_target,
     read_float,
     read_int,
     read_multiple,
@@ -54,8 +55,7 @@ def _read_spec(config: ConfigJson, special: SpecialIds) -> ModelSpec:
 
 def _targets(spec: ModelSpec) -> dict[str, Target]:
     targets = {"model.word_embeddings.weight": Target("embedding"), "model.norm.weight": Target("final_norm.weight")}
-    if not spec.has_tied_head:
-        targets["lm_head.weight"] = Target("head")
+    targets["lm_head.weight"] = head_target(spec)
     for index in range(spec.num_layers):
         source, layer = f"model.layers.{index}", f"layers.{index}"
         targets |= {

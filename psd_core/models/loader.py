@@ -119,12 +119,15 @@ def _fill(model: nn.Module, targets: Mapping[str, Target], stored: list[StoredTe
         parameter = parameters[target.name]
         whole = parameter if target.expert is None else parameter[target.expert]
         destination = whole[target.start : target.stop].view(-1)
+        put = _compare if target.is_copy else _copy
         for first, piece in pieces:
-            _copy(tensor.name, piece, destination[first : first + piece.numel()])
+            put(tensor.name, piece, destination[first : first + piece.numel()])
             done += piece.numel() * piece.element_size()
             on_progress(done, total)
 
-    read_tensors(stored, take)
+    copies = [tensor for tensor in stored if targets[tensor.name].is_copy]
+    read_tensors([tensor for tensor in stored if tensor not in copies], take)
+    read_tensors(copies, take)  # when there is something to compare with
 
 
 def _copy(name: str, piece: Tensor, destination: Tensor) -> None:
@@ -137,3 +140,9 @@ def _copy(name: str, piece: Tensor, destination: Tensor) -> None:
         raise CheckpointError(f"tensor {name} holds values that are not finite")
     dtype = str(destination.dtype).removeprefix("torch.")
     raise CheckpointError(f"tensor {name} holds values too large for {dtype}; try --dtype bfloat16 or float32")
+
+
+def _compare(name: str, piece: Tensor, destination: Tensor) -> None:
+    """[n] with [n]: two different matrices cannot both be meant."""
+    if not torch.equal(destination, piece.to(destination)):
+        raise CheckpointError(f"tensor {name} is not equal to the embedding, to which config.json ties it")

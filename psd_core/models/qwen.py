@@ -7,10 +7,12 @@ from psd_core.models.family import (
     Family,
     SpecialIds,
     Target,
+    head_target,
     read_block_length,
     read_float,
     read_int,
     read_multiple,
+    read_rope_theta,
     read_vocab_size,
     require,
 )
@@ -29,6 +31,7 @@ def read_qwen_spec(
 ) -> ModelSpec:
     """The shape of a checkpoint with Qwen's config keys; the keywords are what the family adds."""
     require(config, {"hidden_act": "silu", "rope_scaling": None, "use_sliding_window": False, "use_mrope": False})
+    require(config, {"layer_types": ["full_attention"] * read_int(config, "num_hidden_layers")})
     hidden_size = read_int(config, "hidden_size")
     num_heads, num_kv_heads = read_multiple(
         config, "num_attention_heads", "num_key_value_heads", read_int(config, "num_attention_heads")
@@ -42,7 +45,7 @@ def read_qwen_spec(
         num_kv_heads=num_kv_heads,
         head_dim=read_int(config, "head_dim", hidden_size // num_heads),
         mlp_size=read_int(config, "intermediate_size", 0),
-        rope_theta=read_float(config, "rope_theta"),
+        rope_theta=read_rope_theta(config),
         norm_eps=read_float(config, "rms_norm_eps"),
         max_positions=max_positions or read_int(config, "max_position_embeddings"),
         has_tied_head=config.get("tie_word_embeddings") is True,
@@ -60,8 +63,7 @@ def qwen_targets(spec: ModelSpec) -> dict[str, Target]:
     """Qwen's tensor names: `model.layers.{i}.self_attn.q_proj.weight` and so on."""
     num_query, num_kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     targets = {"model.embed_tokens.weight": Target("embedding"), "model.norm.weight": Target("final_norm.weight")}
-    if not spec.has_tied_head:
-        targets["lm_head.weight"] = Target("head")
+    targets["lm_head.weight"] = head_target(spec)
     for index in range(spec.num_layers):
         source, layer = f"model.layers.{index}", f"layers.{index}"
         for kind in ("weight", "bias") if spec.has_qkv_bias else ("weight",):

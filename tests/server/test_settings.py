@@ -32,6 +32,7 @@ def test_repeated_flags_and_comma_lists_are_the_same() -> None:
         ("threshold", "nan", ("--threshold", "between 0 and 1", "nan")),
         ("policy", "fastest", ("--policy", "greedy", "fastest")),
         ("draft_increment", "0", ("--draft-increment", "between 1", "0")),
+        ("device", "tpu", ("--device", "cuda:N", "tpu")),
         ("ssl_keyfile", "k.pem", ("--ssl-certfile",)),
     ],
 )
