@@ -154,7 +154,7 @@ def resolve_flags(flags: Mapping[str, FlagValue]) -> Settings:
 
 def make_replica_app(settings: Settings) -> FastAPI:
     """The application of one replica. Its start ends when the model is served, so no request comes before."""
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format)
     is_decided = asyncio.Event()
     app = create_app(settings, Hooks(lambda admission: is_decided.set(), lambda reason: is_decided.set()))
     state = app_state(app)
