@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,8 +13,6 @@ from psd_core.kvcache.modes import Window, denoise_window, refresh_window
 from psd_core.request import Request
 from psd_core.sequence import Sequence
 from psd_core.speculation import branch_out, draft_chain
-
-_NOTHING: Final[IntArray] = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,8 +32,9 @@ class Span:
     block_start: int
     slot_start: int | None  # slot of position 0; None: nothing is cached
     causal_block: int | None  # positions attend to their own and earlier blocks of this length; None: to everything
-    generated_before: IntArray  # tokens of the answer in front of the block; empty unless penalties count them
     is_first: bool = False  # the sequence's first span
+    # Tokens of the answer in front of the block; empty unless penalties count them.
+    generated_before: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def scored_positions(self, row: int) -> IntArray:
         """Block positions ([n]) of a row whose candidates are wanted: undecided ones, and those that may change."""
@@ -104,8 +102,8 @@ def make_span(sequence: Sequence, depth: int, mask_id: int, is_shifted: bool) ->
         block_start=sequence.block_start,
         slot_start=sequence.slot_start,
         causal_block=sequence.block_length if sequence.is_block_causal else None,
-        generated_before=sequence.generated_before_block if sequence.request.sampling.has_penalty else _NOTHING,
         is_first=sequence.first_forward_seconds is None,
+        generated_before=sequence.counted_before_block,
     )
 
 
@@ -129,6 +127,5 @@ def make_scoring_span(sequence: Sequence, num_rows: int, mask_id: int) -> Span:
         block_start=0,
         slot_start=None,
         causal_block=sequence.block_length if sequence.is_block_causal else None,
-        generated_before=_NOTHING,
         is_first=sequence.first_forward_seconds is None,
     )

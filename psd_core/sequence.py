@@ -203,8 +203,10 @@ class Sequence:
         self.num_cached = self.num_reused = length
 
     @property
-    def generated_before_block(self) -> IntArray:
-        """Tokens of the answer in front of the active block; all of them are decided."""
+    def counted_before_block(self) -> IntArray:
+        """Tokens of the answer in front of the active block, if penalties count them; all of them are decided."""
+        if not self.request.sampling.has_penalty:
+            return np.zeros(0, np.int64)
         return self.token_ids[self.num_prompt : max(self.num_prompt, self.block_start)]
 
     @property

@@ -90,6 +90,5 @@ class Canvas:
             block_start=start,
             slot_start=slot_start,
             causal_block=self.model.spec.block_length,
-            generated_before=np.zeros(0, np.int64),
         )
         return StepPlan((span,))

@@ -62,7 +62,6 @@ class Text:
             block_start=start,
             slot_start=0,
             causal_block=self._length,
-            generated_before=np.zeros(0, np.int64),
         )
         ((candidates,),) = self._runner.run(StepPlan((span,)))
         assert candidates is not None
