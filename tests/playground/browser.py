@@ -21,7 +21,7 @@ CHROMEDRIVER = shutil.which("chromedriver")
 MISSING = "needs Chromium and its driver: apt-get install chromium chromium-driver"
 SHOTS = Path(__file__).parents[2] / "build" / "playground"
 WIDE, NARROW = (1440, 1000), (390, 844)
-ANSWER_SECONDS = 60.0
+ANSWER_SECONDS = 180.0  # a busy machine is slow, not broken
 
 
 def is_installed() -> bool:
@@ -103,7 +103,7 @@ class Browser:
         """The value of a function body run in the page."""
         return self.driver.execute_script(code, *arguments)
 
-    def wait(self, claim: Callable[[], bool], seconds: float = 20.0) -> None:
+    def wait(self, claim: Callable[[], bool], seconds: float = 60.0) -> None:
         """Poll until the claim holds."""
         deadline = time.monotonic() + seconds
         while True:
