@@ -1,10 +1,10 @@
 """First paint of the playground and how smoothly a canvas of 1,024 tokens fills, by the browser's own timings.
 
-    python -m benchmarks.playground [--tokens 1024] [--repeats 5]
+    python -m benchmarks.playground [--tokens 1024] [--repeats 5] [--pictures FOLDER]
 
 A real server serves the page and a random model with a long context; a real Chromium draws. The run is recorded live
 and then played again at 60 forwards per second, so that the model does not compete with the browser for the cores.
-Prints one JSON object with milliseconds.
+Prints one JSON object with milliseconds. With --pictures it only draws the README's pictures, by the built-in model.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlencode
 
+from psd_core.assets import demo_path
 from tests.playground.browser import MISSING, Browser, is_installed
 from tests.server.checkpoint import write_checkpoint
 from tests.server.process import ServerProcess
@@ -31,6 +32,10 @@ let before = null;
 const tick = (now) => { if (before !== null) gaps.push(now - before); before = now; requestAnimationFrame(tick); };
 requestAnimationFrame(tick);
 """
+SCRUB = """const slider = document.querySelector('#scrub');
+slider.value = Math.round(slider.max * arguments[0]);
+slider.dispatchEvent(new Event('input'))"""
+PICTURE = (1010, 800)
 REPORT = "const seen = {gaps, tasks}; window.gaps = []; window.tasks = []; return seen;"
 
 
@@ -39,11 +44,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=1024, help="positions of the canvas")
     parser.add_argument("--repeats", type=int, default=5, help="page loads for the first paint")
+    parser.add_argument("--pictures", type=Path, help="folder for the README's pictures")
     given = parser.parse_args()
     if not is_installed():
         raise SystemExit(MISSING)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        if given.pictures is not None:
+            with ServerProcess(demo_path(), folder) as server, Browser(folder) as browser:
+                _draw_pictures(browser, server.url, given.pictures)
+            return
         write_checkpoint(folder, max_sequence_length=2 * given.tokens)
         with ServerProcess(folder, folder) as server, Browser(folder) as browser:
             report = {
@@ -53,6 +63,22 @@ def main() -> None:
                 "first_paint_ms": _first_paints(browser, server.url, given.repeats),
             } | _smoothness(browser, server.url, given.tokens)
     print(json.dumps(report, indent=2))
+
+
+def _draw_pictures(browser: Browser, url: str, folder: Path) -> None:
+    """A canvas in the middle of its work, and a comparison under dark colours."""
+    prompt = {"prompt": "Write a note from Simon to Karl about the picnic on Sunday and the cake.", "model": "tiny"}
+    one = {"a.policy": "topk", "a.k": "2", "a.draft_depth": "3", "a.acceptance": "token", "a.cache": "prefix"}
+    browser.open(f"{url}/#{urlencode(prompt | one | {'request.max_tokens': '64'})}", PICTURE)
+    browser.run()
+    browser.script(SCRUB, 0.5)
+    browser.picture(folder / "playground.png", PICTURE[1])
+    two = one | {"compare": "true", "b.policy": "greedy", "b.draft_depth": "0", "turns": "true"}
+    browser.prefer("dark")
+    browser.open(f"{url}/#{urlencode(prompt | two | {'request.max_tokens': '64'})}", PICTURE)
+    browser.run()
+    browser.script(SCRUB, 0.4)
+    browser.picture(folder / "playground-compare.png", PICTURE[1])
 
 
 def _first_paints(browser: Browser, url: str, repeats: int) -> list[float]:

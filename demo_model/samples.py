@@ -15,8 +15,8 @@ from demo_model.tasks import draw
 from demo_model.vocabulary import ASSISTANT_ID, BOS_ID, EOS_ID, EOT_ID, MASK_ID, SYSTEM_ID, USER_ID
 
 BLOCK_LENGTH: Final = 32
-LENGTHS: Final = (64, 96, 128, 160, 224)
-_LENGTH_SHARES: Final = (0.15, 0.28, 0.27, 0.18, 0.12)
+LENGTHS: Final = (48, 64, 96, 128, 192)
+_LENGTH_SHARES: Final = (0.24, 0.30, 0.22, 0.18, 0.06)
 _SYSTEMS: Final = ("You are a helpful assistant.", "Answer the question.", "You are a careful assistant. Be brief.")
 _EOS_TAIL_WEIGHT: Final = 0.15  # of end-of-text tokens behind the first: easy, and most of a short answer's canvas
 _MIN_RATE: Final = 0.15  # bounds the weight of samples with very few masked positions

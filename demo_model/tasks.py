@@ -2,7 +2,7 @@
 
 A prompt belongs to the held-out side if its hash says so, whatever the seed; training skips it. So held-out problems
 are new to the model, though their templates and words are not: an in-distribution test. `held-out-names` draws
-people with names the model never saw.
+people the model never saw.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Final
 from demo_model.code import function
 from demo_model.numbers import arithmetic, fact, word_problem
 from demo_model.problem import Problem
-from demo_model.prose import prose
-from demo_model.texts import json_record, list_task, question
-from demo_model.words import HELD_OUT_NAMES, NAMES, invented_name
+from demo_model.texts import json_record, list_task, note, question
+from demo_model.words import HELD_OUT_NAMES, NAMES
 
 __all__ = ["TASKS", "Problem", "draw", "is_held_out", "problems"]
 
@@ -29,22 +28,21 @@ _GENERATORS: Final[Mapping[str, _Generator]] = {
     "list": list_task,
     "json": json_record,
     "qa": question,
-    "prose": prose,
+    "prose": note,
     "fact": fact,
 }
 TASKS: Final = ("word", "arith", "code", "list", "json", "qa", "prose")
 TRAINING_SHARES: Final[Mapping[str, float]] = {
-    "word": 0.24,
-    "arith": 0.16,
-    "code": 0.11,
-    "list": 0.09,
-    "json": 0.04,
-    "qa": 0.15,
+    "word": 0.27,
+    "arith": 0.13,
+    "code": 0.16,
+    "list": 0.12,
+    "json": 0.08,
+    "qa": 0.08,
     "prose": 0.06,
-    "fact": 0.15,
+    "fact": 0.10,
 }
 _HELD_OUT_SHARE: Final = 8  # one prompt in so many is held out
-_INVENTED_SHARE: Final = 0.4  # of training problems are about people with made-up names
 
 
 def is_held_out(prompt: str) -> bool:
@@ -56,9 +54,7 @@ def draw(rng: random.Random) -> Problem:
     """One training problem."""
     while True:
         task = rng.choices(tuple(TRAINING_SHARES), tuple(TRAINING_SHARES.values()))[0]
-        invented = rng.random() < _INVENTED_SHARE
-        names = tuple(invented_name(rng) for _ in range(4)) if invented else NAMES
-        problem = _GENERATORS[task](rng, names)
+        problem = _GENERATORS[task](rng, NAMES)
         if not is_held_out(problem.prompt):
             return problem
 

@@ -156,7 +156,7 @@ def main() -> None:
     here = Path(__file__).parent
     parser.add_argument("--minutes", type=float, default=75.0)
     parser.add_argument("--processes", type=int, default=2, help="CPU processes with one thread each")
-    parser.add_argument("--batch-tokens", type=int, default=3072, help="per process and step")
+    parser.add_argument("--batch-tokens", type=int, default=4096, help="per process and step")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)

@@ -72,8 +72,8 @@ def build_batch(plan: StepPlan, is_shifted: bool, dtype: torch.dtype, device: to
         token_ids.append(span.token_ids.reshape(-1))
         positions.append(np.tile(np.arange(first, first + width, dtype=np.int64), num_rows))
         for row in range(num_rows):
-            masked = np.flatnonzero(~span.rows[row].decided)
-            score_index.append(start + row * width + span.block_start - first + masked - int(is_shifted))
+            scored = span.scored_positions(row)
+            score_index.append(start + row * width + span.block_start - first + scored - int(is_shifted))
         segment = _segment(span, start, dtype, device)
         if segments and _joins(segments[-1], segment):
             segments[-1] = replace(segments[-1], num_rows=segments[-1].num_rows + num_rows)

@@ -47,6 +47,13 @@ class BlockState:
         decided[positions] = True
         return BlockState(token_ids, decided)
 
+    def replace(self, positions: IntArray, candidates: Candidates) -> BlockState:
+        """This state with decided `positions` ([n]) holding the candidates' tokens instead: an edit."""
+        assert self.decided[positions].all(), "only what is decided is edited"
+        token_ids = self.token_ids.copy()
+        token_ids[positions] = candidates.token_ids[positions]
+        return BlockState(token_ids, self.decided)
+
     def filled_since(self, earlier: BlockState) -> IntArray:
         """Positions ([n], ascending) decided here and not in `earlier`."""
         return np.flatnonzero(self.decided & ~earlier.decided)
@@ -72,10 +79,10 @@ class Candidates:
     log_confidence   [L] natural log of the float32 softmax probability, at temperature 1, of that token
     entropy          [L] of the model's distribution, in nats
     margin           [L] probability of the best allowed token minus that of the second best
-    given            [L] log-probability of the token that stands there already; only when a prompt is scored
+    given            [L] log-probability of the token that stands there; only when a prompt is scored
     top              the most probable tokens, if the request asks for them
-    Values at positions that were decided in that state mean nothing. Entropy and margin are None unless the
-    request's policy asks for them.
+    Values at positions that were decided in that state mean nothing, unless the request edits tokens. Entropy and
+    margin are None unless the request's policy asks for them.
     """
 
     token_ids: IntArray

@@ -41,6 +41,9 @@ class DecoderConfig:
     draft_increment   positions added per drafted state, or "policy": what the policy picks from stale candidates
     acceptance        when a drafted state counts (psd_core.speculation.verify)
     cache             which positions a denoising forward computes (psd_core.kvcache.modes)
+    edit_threshold    probability above which another candidate replaces a decided token of an open block (LLaDA2.1's
+                      token editing); None edits nothing. Needs acceptance `exact`
+    max_edit_passes   forwards that may go on editing a block once it is full
     canvas_blocks     masked blocks visible beyond the active one; None shows the whole canvas
     """
 
@@ -58,6 +61,8 @@ class DecoderConfig:
     acceptance: AcceptanceName = "exact"
     cache: CacheName = "none"
     canvas_blocks: int | None = None
+    edit_threshold: float | None = None
+    max_edit_passes: int = 16
 
     def __post_init__(self) -> None:
         _check_choice("policy", self.policy, POLICY_NAMES)
@@ -79,6 +84,15 @@ class DecoderConfig:
                     f"draft_increment must be an integer or 'policy', got {self.draft_increment!r}",
                 )
             _check_int("draft_increment", self.draft_increment, 1, MAX_BLOCK_LENGTH)
+        _check_int("max_edit_passes", self.max_edit_passes, 1, 1024)
+        if self.edit_threshold is not None:
+            _check_number("edit_threshold", self.edit_threshold, 0.0, 1.0)
+            if self.acceptance != "exact" or self.policy == "lopa":
+                raise ConfigError(
+                    "edit_threshold",
+                    "edit_threshold needs acceptance 'exact' and a policy other than 'lopa': only whole blocks can be "
+                    f"compared while tokens change; got {self.acceptance!r} and {self.policy!r}",
+                )
         if self.canvas_blocks is not None:
             _check_int("canvas_blocks", self.canvas_blocks, 0, 1_000_000)
 

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from psd_core.block import BlockState, IntArray
+from psd_core.editing import Editor, make_editor
 from psd_core.events import SpanPhase
 from psd_core.kvcache.modes import Window, denoise_window, refresh_window
 from psd_core.request import Request
@@ -21,9 +22,9 @@ _NOTHING: Final[IntArray] = np.zeros(0, np.int64)
 class Span:
     """What one sequence contributes to one forward.
 
-    A complete row is never computed: it needs no logits, and its parent judges it. Drafts are nested and branches never
-    complete, so only the last row can be complete; `token_ids` then has one row less than `rows`. All positions are
-    absolute.
+    A complete row is not computed unless tokens are edited: it needs no logits, and its parent judges it. Drafts are
+    nested and branches never complete, so only the last row can be complete; `token_ids` then has one row less than
+    `rows`. All positions are absolute.
     """
 
     request: Request
@@ -36,6 +37,18 @@ class Span:
     causal_block: int | None  # positions attend to their own and earlier blocks of this length; None: to everything
     generated_before: IntArray  # tokens of the answer in front of the block; empty unless penalties count them
     is_first: bool = False  # the sequence's first span
+
+    def scored_positions(self, row: int) -> IntArray:
+        """Block positions ([n]) of a row whose candidates are wanted: undecided ones, and those that may change."""
+        state = self.rows[row]
+        if self.phase == "score" or self.request.decoder.edit_threshold is None:
+            return np.flatnonzero(~state.decided)
+        return np.arange(max(0, len(self.request.prompt_ids) - self.block_start), state.decided.size)
+
+    @property
+    def editor(self) -> Editor | None:
+        """How the request edits the block's tokens, if it does."""
+        return make_editor(self.request, self.block_start)
 
     @property
     def num_tokens(self) -> int:
@@ -80,7 +93,8 @@ def make_span(sequence: Sequence, depth: int, mask_id: int, is_shifted: bool) ->
         else:
             rows += draft_chain(sequence.state, sequence.candidates, sequence.policy, depth, decoder.draft_increment)
     phase, window = next_window(sequence, is_shifted)
-    computed = rows[:-1] if rows[-1].is_complete else rows
+    is_judged_by_parent = rows[-1].is_complete and sequence.request.decoder.edit_threshold is None
+    computed = rows[:-1] if is_judged_by_parent else rows
     return Span(
         request=sequence.request,
         phase=phase,

@@ -94,7 +94,7 @@ def _split(plan: StepPlan, scores: Scores) -> list[list[Candidates | None]]:
             if row == span.token_ids.shape[0]:
                 rows.append(None)
                 continue
-            masked = np.flatnonzero(~state.decided)
+            masked = span.scored_positions(row)
             source = slice(offset, offset + masked.size)
             size = state.decided.size
             rows.append(

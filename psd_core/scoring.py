@@ -147,7 +147,7 @@ def scored_rows(plan: StepPlan, device: torch.device) -> ScoredRows:
         request, params = span.request, span.request.sampling
         first = span.block_start - len(request.prompt_ids)
         for row in range(span.token_ids.shape[0]):
-            masked = np.flatnonzero(~span.rows[row].decided)
+            masked = span.scored_positions(row)
             here = offset + np.arange(masked.size)
             offset += masked.size
             if span.phase == "score":

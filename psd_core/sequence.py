@@ -13,6 +13,7 @@ import numpy as np
 
 from psd_core.admission import num_canvas_tokens
 from psd_core.block import BlockState, Candidates, IntArray, TopTokens
+from psd_core.editing import edits, make_editor
 from psd_core.events import Figures
 from psd_core.policies import Policy, make_policy
 from psd_core.request import Request
@@ -35,6 +36,7 @@ class Sequence:
         self.request = request
         self.is_block_causal = is_block_causal
         self.policy: Policy = make_policy(request.decoder)
+        self.num_edit_passes = 0  # forwards on the active block since it was full
         self.arrival_seconds = arrival_seconds
         self.first_forward_seconds: float | None = None
         self.last_scheduled_step = -1
@@ -126,19 +128,39 @@ class Sequence:
             self._record(rows[child], filled, scored, depth=1 if is_branch else child)
         state, scored = rows[path[-1]], candidates[path[-1]]
         self.denoising_steps += len(path) - (scored is None)  # accepted states, and the policy's own step below
+        is_open = False
         if scored is not None:
-            chosen = self.policy.select(state, scored)
-            state = state.fill(chosen, scored)
-            self._record(state, chosen, scored, depth=0)
+            state, is_open = self._step(state, scored)
         self.state, self.candidates = state, scored
-        while self.frontier < self.context_length and self.decided[self.frontier]:
+        # While tokens may still be edited, nothing of the block is final.
+        final_stop = self.block_start if is_open else self.context_length
+        while self.frontier < final_stop and self.decided[self.frontier]:
             self.frontier += 1
         if self.request.decoder.cache == "causal":
             # Whatever forward this was, it or an earlier one computed everything before the active block.
             self.num_cached = self.block_start
-        if state.is_complete and self.block_stop < self.canvas_end:
+        if state.is_complete and not is_open and self.block_stop < self.canvas_end:
             self.block_start = self.block_stop
+            self.num_edit_passes = 0
             self.state, self.candidates = self._block_state(), None
+
+    def _step(self, state: BlockState, scored: Candidates) -> tuple[BlockState, bool]:
+        """(the state after the policy's own step and its edits, whether the block's tokens may still change)."""
+        editor = make_editor(self.request, self.block_start)
+        changed = edits(state, scored, editor) if editor else np.zeros(0, np.int64)
+        was_complete = state.is_complete
+        if not was_complete:
+            chosen = self.policy.select(state, scored)
+            state = state.fill(chosen, scored)
+            self._record(state, chosen, scored, depth=0)
+        if changed.size:
+            state = state.replace(changed, scored)
+            self._record(state, changed, scored, depth=0)
+        if editor is None:
+            return state, False
+        self.num_edit_passes += was_complete
+        is_settled = was_complete and not changed.size
+        return state, not is_settled and self.num_edit_passes < self.request.decoder.max_edit_passes
 
     def _block_state(self) -> BlockState:
         """The active block as the context has it: undecided but for the prompt's end."""

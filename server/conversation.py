@@ -43,9 +43,18 @@ def _object(value: object) -> JsonObject:
     return value
 
 
+def _tool_choice(value: object) -> str | JsonObject:
+    if not isinstance(value, str | dict):
+        raise ValueError("must be 'auto' or 'none'")
+    return value
+
+
 _PARTS: Final[JsonObject] = {"type": "array", "items": {"type": "object"}}
 Content = Annotated[str, PlainValidator(_content), WithJsonSchema({"anyOf": [{"type": "string"}, _PARTS]})]
 Object = Annotated[JsonObject, PlainValidator(_object), WithJsonSchema({"type": "object"})]
+ToolChoice = Annotated[
+    str | JsonObject, PlainValidator(_tool_choice), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]})
+]
 FunctionName = Annotated[str, Field(strict=True, min_length=1, max_length=256)]
 
 
@@ -108,7 +117,7 @@ class ConversationFields(Fields):
     """What the chat template turns into a prompt."""
 
     tools: tuple[ToolFields, ...] = ()
-    tool_choice: Text | Object = "auto"
+    tool_choice: ToolChoice = "auto"
     parallel_tool_calls: Bool = True
     add_generation_prompt: Bool | None = None  # absent: true, unless the final message is continued
     continue_final_message: Bool = False

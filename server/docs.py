@@ -45,12 +45,17 @@ class RouteDocs(TypedDict):
     openapi_extra: dict[str, Any]
 
 
+def error_docs(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The errors of a route, each with the envelope."""
+    return {
+        status: {"description": _STATUSES[status], "content": {"application/json": {"schema": _ERROR_SCHEMA}}}
+        for status in statuses
+    }
+
+
 def body_docs(model: type[BaseModel]) -> RouteDocs:
     """Docs of a route with a JSON body and a JSON answer."""
-    responses: dict[int | str, dict[str, Any]] = {
-        status: {"description": text, "content": {"application/json": {"schema": _ERROR_SCHEMA}}}
-        for status, text in _STATUSES.items()
-    }
+    responses = error_docs(*_STATUSES)
     responses[200] = {"description": "The answer", "content": {"application/json": {"schema": {"type": "object"}}}}
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
     schema = _inline(schema, schema.pop("$defs", {}))

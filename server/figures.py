@@ -76,7 +76,14 @@ def settings(decoder: DecoderConfig) -> JsonObject:
         "acceptance": decoder.acceptance,
         "cache": decoder.cache,
         "canvas_blocks": decoder.canvas_blocks,
+        **_editing(decoder),
     }
+
+
+def _editing(decoder: DecoderConfig) -> JsonObject:
+    if decoder.edit_threshold is None:
+        return {}
+    return {"edit_threshold": decoder.edit_threshold, "max_edit_passes": decoder.max_edit_passes}
 
 
 def _per(num_tokens: int, forwards: int) -> float:

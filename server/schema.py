@@ -98,6 +98,8 @@ class PsdFields(Fields):
     acceptance: Text | None = None
     cache: Text | None = None
     canvas_blocks: Int | None = None
+    edit_threshold: Number | None = None
+    max_edit_passes: Int | None = None
 
 
 def _increment(value: object) -> object:

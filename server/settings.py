@@ -257,6 +257,8 @@ def _decoder(values: Mapping[str, object]) -> DecoderConfig:
             acceptance=cast(AcceptanceName, values["acceptance"]),
             cache=cast(CacheName, values["cache"] or default.cache),
             canvas_blocks=cast("int | None", values["canvas_blocks"]),
+            edit_threshold=cast("float | None", values["edit_threshold"]),
+            max_edit_passes=cast(int, values["max_edit_passes"]),
         )
     except ConfigError as error:
         raise ConfigError(error.param, f"--{error.param.replace('_', '-')}: {error.message}") from None

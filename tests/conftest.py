@@ -12,6 +12,11 @@ from psd_core.assets import demo_path
 from server.tokenizer import Tokenizer
 from tests.server.checkpoint import write_checkpoint
 from tests.server.process import ServerProcess
+from tests.server.reciter import FOLDER
+
+# How fast the machine is says nothing about the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_configure() -> None:
@@ -56,4 +61,11 @@ def random_server(
         yield server
         return
     with ServerProcess(random_model_path, tmp_path_factory.mktemp("random-server")) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def reciter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with the model that recites; its template knows tools."""
+    with ServerProcess(FOLDER, tmp_path_factory.mktemp("reciter")) as process:
         yield process

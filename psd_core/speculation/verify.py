@@ -19,7 +19,8 @@ import numpy as np
 
 from psd_core.block import BlockState, Candidates, IntArray
 from psd_core.config import AcceptanceName
-from psd_core.policies import Policy, denoise
+from psd_core.editing import Editor, step
+from psd_core.policies import Policy
 
 
 def accept(
@@ -27,16 +28,19 @@ def accept(
     candidates: Sequence[Candidates | None],
     policy: Policy,
     rule: AcceptanceName,
+    editor: Editor | None = None,
 ) -> tuple[int, ...]:
     """Indices of the accepted rows in order, from row 0 (always accepted) to the deepest consistent one.
 
     rows         nested states: the policy's own state, then the drafts
     candidates   per row, from a forward at that row; None for a complete row, which needs none
+    editor       how the policy's step edits tokens, if it does: then only `exact` makes sense
     """
+    assert editor is None or rule == "exact"
     assert len(rows) == len(candidates)
     path = [0]
     while (scored := candidates[path[-1]]) is not None:
-        following = _next_row(rows, path[-1], scored, policy, rule)
+        following = _next_row(rows, path[-1], scored, policy, rule, editor)
         if following is None:
             break
         path.append(following)
@@ -44,14 +48,19 @@ def accept(
 
 
 def _next_row(
-    rows: Sequence[BlockState], current: int, scored: Candidates, policy: Policy, rule: AcceptanceName
+    rows: Sequence[BlockState],
+    current: int,
+    scored: Candidates,
+    policy: Policy,
+    rule: AcceptanceName,
+    editor: Editor | None,
 ) -> int | None:
     """The row that `rule` accepts after row `current`, or None."""
     state = rows[current]
     deeper = range(current + 1, len(rows))
     match rule:
         case "exact":
-            target = denoise(policy, state, scored)
+            target = step(policy, state, scored, editor)
             return next((index for index in deeper if rows[index].equals(target)), None)
         case "subset":
             decided_now = policy.select(state, scored)

@@ -73,8 +73,10 @@ class Playground {
     byId("guesses").addEventListener("change", () => byId("panes").classList.toggle("no-guesses", !byId("guesses").checked));
     byId("stop").addEventListener("click", () => this.abort?.abort());
     byId("fresh").addEventListener("click", () => this.conversation.clear());
-    byId("key").addEventListener("change", () => {
+    byId("key").addEventListener("input", () => {
       this.api.key = byId("key").value.trim();
+    });
+    byId("key").addEventListener("change", () => {
       this.status.poll();
       this.checkInfill();
     });
@@ -119,6 +121,7 @@ class Playground {
     byId("decoder-a-title").textContent = this.isCompare ? "Decoder A" : "Decoder";
     if (this.isCompare && !Object.keys(this.decoders[1].texts).length) this.decoders[1].texts = PLAIN;
     const shown = this.isCompare ? this.panes : this.panes.slice(0, 1);
+    for (const pane of shown) pane.element.hidden = false;
     byId("panes").replaceChildren(...shown.map((pane) => pane.element));
     byId("panes").classList.toggle("two", this.isCompare);
     this.remember();
@@ -216,7 +219,7 @@ class Playground {
     this.draw();
     this.replay.follow(runs);
     if (runs.length === 2 && runs.every((run) => run.figures)) drawTable(byId("table"), ...runs);
-    this.status.poll();
+    this.status.soon();
     return runs;
   }
 
@@ -257,6 +260,7 @@ class Playground {
     this.panes.forEach((pane, side) => {
       pane.canvasView.mark(new Set());
       pane.show(runs[side] ?? null);
+      pane.element.hidden = side >= runs.length;
     });
     this.replay.follow(runs);
   }
@@ -281,6 +285,7 @@ class Playground {
   setBusy(isBusy) {
     byId("run").disabled = isBusy;
     byId("stop").disabled = !isBusy;
+    byId("load").disabled = isBusy;
     byId("progress").textContent = isBusy ? "running" : "done";
   }
 
@@ -333,7 +338,7 @@ class Playground {
     try {
       const count = await countTokens(this.api, part.chosen);
       const { suffix = "", ...rest } = run.body;
-      const body = { ...rest, prompt: run.body.prompt + part.before, suffix: part.after + suffix, max_tokens: count, ignore_eos: true };
+      const body = { ...rest, prompt: run.body.prompt + pane.lead + part.before, suffix: part.after + suffix, max_tokens: count, ignore_eos: true };
       await this.perform([{ path: run.path, body }]);
     } catch (error) {
       this.complain(error.message);

@@ -8,6 +8,7 @@ const POLICIES = {
   entropy: "as many as a bound on their summed entropy allows",
   margin: "every position that leads its runner-up by enough",
   localleap: "above a confidence, or a lower one near certain positions",
+  lopa: "as threshold, along the most certain of several branches; drafts play no part",
 };
 
 const ACCEPTANCES = {
@@ -33,7 +34,7 @@ export const DECODER_KNOBS = [
     min: 0,
     max: 1,
     step: 0.01,
-    policies: ["threshold", "margin", "localleap"],
+    policies: ["threshold", "margin", "localleap", "lopa"],
     help: "Confidence, or for margin the lead, that decides a position.",
   },
   {
@@ -71,6 +72,14 @@ export const DECODER_KNOBS = [
     policies: ["localleap"],
     help: "How many positions to each side count as near.",
   },
+  {
+    name: "branches",
+    kind: "int",
+    min: 1,
+    max: 32,
+    policies: ["lopa"],
+    help: "Rows that each decide one position more.",
+  },
   { name: "block_length", kind: "int", min: 1, max: 1024, help: "Positions denoised together." },
   { name: "draft_depth", kind: "int", min: 0, max: 32, help: "Drafted states per step; 0 is the policy alone." },
   {
@@ -89,6 +98,15 @@ export const DECODER_KNOBS = [
     max: 1_000_000,
     help: "Masked blocks the model sees beyond the active one; empty shows all.",
   },
+  {
+    name: "edit_threshold",
+    kind: "number",
+    min: 0,
+    max: 1,
+    step: 0.01,
+    help: "Likelier candidates replace decided tokens of an open block; empty edits nothing.",
+  },
+  { name: "max_edit_passes", kind: "int", min: 1, max: 1024, help: "Forwards that may edit a full block." },
 ];
 
 const SAFE = Number.MAX_SAFE_INTEGER; // what a JSON number holds exactly in a browser
@@ -99,6 +117,10 @@ export const REQUEST_KNOBS = [
   { name: "temperature", kind: "number", min: 0, max: 2, step: 0.1, help: "0 takes the best token; more is freer." },
   { name: "top_p", kind: "number", min: 0.01, max: 1, step: 0.01, help: "Sample from the likeliest share only." },
   { name: "top_k", kind: "int", min: -1, max: 2 ** 31, help: "Sample from the k likeliest only; 0 is off." },
+  { name: "min_p", kind: "number", min: 0, max: 1, step: 0.01, help: "Drop tokens less likely than this share of the best." },
+  { name: "presence_penalty", kind: "number", min: -2, max: 2, step: 0.1, help: "Against tokens the answer holds already." },
+  { name: "frequency_penalty", kind: "number", min: -2, max: 2, step: 0.1, help: "The same, per occurrence." },
+  { name: "repetition_penalty", kind: "number", min: 0.01, max: 2, step: 0.05, help: "Divides their logits, the prompt's too." },
   { name: "seed", kind: "int", min: -SAFE, max: SAFE, help: "The same seed gives the same text." },
   { name: "min_tokens", kind: "int", min: 0, max: 2 ** 31, help: "No end of text before so many tokens." },
   { name: "stop", kind: "lines", help: "Ends the answer; one string per line." },

@@ -52,13 +52,18 @@ export class Pane {
     this.canvasView.draw(run, this.index);
     this.barsView.draw(run, this.index);
     this.figuresView.draw(run, this.index);
-    this.answer.textContent = isWhole ? run.text : "";
+    this.answer.textContent = isWhole ? run.text.slice(this.lead.length) : "";
     this.answer.hidden = !this.answer.textContent;
     this.fault.textContent = run.fault ?? "";
     this.fault.hidden = !run.fault;
     this.state.textContent = this.stateText();
     this.element.classList.toggle("running", !run.isOver);
     for (const action of this.buttons.children) action.disabled = !run.isOver || !run.frames.length;
+  }
+
+  /** Line breaks that the answer begins with: left out where it is shown. */
+  get lead() {
+    return /^\n*/.exec(this.run.text)[0];
   }
 
   stateText() {

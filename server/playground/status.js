@@ -3,6 +3,7 @@
 import { byId } from "./dom.js";
 
 const PERIOD_MS = 3000;
+const SOON_MS = 250;
 
 /** Samples of Prometheus' text format: name with labels → value. */
 export function parseMetrics(text) {
@@ -37,6 +38,12 @@ export class Status {
       set("status-note", error.needsKey ? "the status needs a key" : error.message);
     }
     this.timer = setTimeout(() => this.poll(), PERIOD_MS);
+  }
+
+  /** Read once the server has counted what just ended. */
+  soon() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.poll(), SOON_MS);
   }
 
   draw(samples) {

@@ -19,6 +19,8 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 router = APIRouter(include_in_schema=False)
 
 ASSETS: Final = ("swagger-ui.css", "swagger-ui-bundle.js", "favicon.png")
+# Swagger UI sets styles inline and draws its icons from data URLs.
+_POLICY: Final = "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
 _CACHED: Final = {"Cache-Control": "public, max-age=86400"}
 
 _PAGE: Final = """<!DOCTYPE html>
@@ -42,7 +44,7 @@ _PAGE: Final = """<!DOCTYPE html>
 @router.get("/docs")
 async def page(request: Request) -> Response:
     """The page itself; its paths respect the prefix of a proxy in front."""
-    return HTMLResponse(_PAGE.format(root=html.escape(_root(request))))
+    return HTMLResponse(_PAGE.format(root=html.escape(_root(request))), headers={"Content-Security-Policy": _POLICY})
 
 
 @router.get("/docs/start.js")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from server.docs import error_docs
 from server.metrics import CONTENT_TYPE
 from server.state import state_of
 from server.tuning import RETRY_AFTER_SECONDS
@@ -12,8 +15,15 @@ from server.version import VERSION
 
 router = APIRouter(tags=["system"])
 
+_FAILED: Final[dict[str, Any]] = {"description": "It never will serve again", "content": {"application/json": {}}}
+_NOT_READY: Final[dict[str, Any]] = {
+    "description": "Loading, restarting, draining or failed",
+    "content": {"application/json": {}},
+}
+_TEXT: Final[dict[str, Any]] = {"description": "All figures", "content": {"text/plain": {"schema": {"type": "string"}}}}
 
-@router.get("/health", summary="Is the server worth keeping?", response_model=None)
+
+@router.get("/health", summary="Is the server worth keeping?", response_model=None, responses={503: _FAILED})
 async def health(request: Request) -> Response:
     """200 while it serves, loads, restarts or drains; 503 once it never will serve again."""
     state = state_of(request)
@@ -29,7 +39,7 @@ async def health(request: Request) -> Response:
     )
 
 
-@router.get("/ready", summary="Would a request be served now?", response_model=None)
+@router.get("/ready", summary="Would a request be served now?", response_model=None, responses={503: _NOT_READY})
 async def ready(request: Request) -> Response:
     """200 if so, else 503: loading, restarting, draining or failed."""
     status = state_of(request).status
@@ -45,7 +55,7 @@ async def version() -> dict[str, str]:
     return {"version": VERSION}
 
 
-@router.get("/metrics", summary="Prometheus metrics", response_model=None)
+@router.get("/metrics", summary="Prometheus metrics", response_model=None, responses={200: _TEXT, **error_docs(401)})
 async def metrics(request: Request) -> Response:
     """All figures in the text format of Prometheus."""
     state = state_of(request)

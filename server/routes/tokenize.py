@@ -10,7 +10,7 @@ from pydantic import Field
 from server.admission import Admission
 from server.body import JsonObject, read_json
 from server.conversation import ChatMessage, ConversationFields, check_conversation
-from server.docs import body_docs
+from server.docs import body_docs, error_docs
 from server.errors import invalid
 from server.fields import Bool, Fields, Text, TokenId
 from server.schema import parse
@@ -70,7 +70,7 @@ async def detokenize(request: Request) -> JsonObject:
     return {"prompt": text}
 
 
-@router.get("/tokenizer_info", summary="What the tokenizer's own config says")
+@router.get("/tokenizer_info", summary="What the tokenizer's own config says", responses=error_docs(401, 503))
 @router.get("/v1/tokenizer_info", include_in_schema=False)
 async def tokenizer_info(request: Request) -> JsonObject:
     """tokenizer_config.json, with the class of the tokenizer and the chat template that is in force."""

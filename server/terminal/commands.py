@@ -80,7 +80,7 @@ class Screen:
 
     def _watch(self, source: Source, path: str, body: JsonObject) -> Answer:
         record, state = _Record(), CanvasState()
-        live = Live(console=self._out, refresh_per_second=REDRAWS_PER_SECOND, vertical_overflow="visible")
+        live = Live(console=self._out, refresh_per_second=REDRAWS_PER_SECOND)
         with live, closing(source.stream(path, body)) as chunks:
             for chunk in chunks:
                 record.take(chunk)

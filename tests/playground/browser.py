@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import time
 from collections.abc import Callable
@@ -131,7 +132,11 @@ class Browser:
     def shoot(self, name: str) -> None:
         """Keep a picture of the whole page."""
         SHOTS.mkdir(parents=True, exist_ok=True)
-        height = self.script("return document.documentElement.scrollHeight")
-        width = self.script("return innerWidth")
-        self.resize((width, height))
-        self.driver.save_screenshot(str(SHOTS / f"{name}.png"))
+        self.picture(SHOTS / f"{name}.png", self.script("return document.documentElement.scrollHeight"))
+
+    def picture(self, path: Path, height: int) -> None:
+        """Write the upper part of the page, scrolled to its top, as PNG."""
+        self.script("scrollTo(0, 0)")
+        area = {"x": 0, "y": 0, "width": self.script("return innerWidth"), "height": height, "scale": 1}
+        shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"clip": area, "captureBeyondViewport": True})
+        path.write_bytes(base64.b64decode(shot["data"]))

@@ -35,12 +35,10 @@ def browser(chromium: Browser) -> Iterator[Browser]:
     assert chromium.complaints() == []
 
 
-@pytest.fixture(scope="session")
-def keyed(random_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server that asks for a key."""
-    with ServerProcess(
-        random_model_path, tmp_path_factory.mktemp("keyed"), ["--api-key", KEY], waits_ready=True
-    ) as process:
+@pytest.fixture
+def keyed(model_path: Path, tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server of the test's own that asks for a key."""
+    with ServerProcess(model_path, tmp_path, ["--api-key", KEY]) as process:
         yield process
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import httpx
 
+from psd_core.config import ACCEPTANCE_NAMES, CACHE_NAMES, POLICY_NAMES
 from server.playground import read_assets
+from server.schema import PsdFields
 from tests.server.process import ServerProcess
 
 MAX_BYTES = 150 * 1024
@@ -64,3 +66,11 @@ def test_the_page_can_be_switched_off(random_model_path: Path, tmp_path: Path) -
         for path in ("/", "/playground/app.js"):
             answer = httpx.get(server.url + path)
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_path")
+
+
+def test_every_decoder_setting_has_a_control_with_all_its_choices() -> None:
+    (knobs,) = (asset.content.decode() for asset in read_assets() if asset.name.endswith("knobs.js"))
+    shown, _, _ = knobs.partition("REQUEST_KNOBS")
+    assert set(re.findall(r'name: "(\w+)"', shown)) == set(PsdFields.model_fields)
+    for names in (POLICY_NAMES, ACCEPTANCE_NAMES, CACHE_NAMES):
+        assert [name for name in names if not re.search(rf'^  {name}: "', shown, re.MULTILINE)] == []

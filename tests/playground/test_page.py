@@ -22,6 +22,7 @@ from tests.server.sse import read_stream
 
 PROMPT = "Karl has 7 keys and sells 2 of them to Felix. How many keys are left?"
 MIXED = {"policy": "topk", "k": 2, "draft_depth": 3, "acceptance": "token", "cache": "prefix", "block_length": 16}
+LONG = {"request.max_tokens": "448"}  # with SLOW a run of many seconds
 COLOURS = "return getComputedStyle(document.body.parentElement).backgroundColor"
 CELLS = """return [...document.querySelectorAll('[data-pane=A] .cell')].map((cell) =>
   [cell.className.match(/policy|draft|refresh|behind|guess|empty/)[0], Number(cell.dataset.depth ?? 0)])"""
@@ -77,10 +78,8 @@ def test_the_canvas_shows_how_every_token_was_decided(browser: Browser, server: 
         "depth": f"{figures['mean_accepted_depth']:.2f}",
     }
     assert "32 tokens" in browser.text(".pane .state")
-    assert (
-        browser.text(".answer")
-        == server.complete(prompt=PROMPT, max_tokens=32, ignore_eos=True, psd=MIXED).json()["choices"][0]["text"]
-    )
+    whole = server.complete(prompt=PROMPT, max_tokens=32, ignore_eos=True, psd=MIXED).json()["choices"][0]["text"]
+    assert browser.text(".answer") == whole.lstrip("\n")
     assert browser.script("return document.querySelector('.bars').width") > 0
     browser.shoot("canvas")
 
@@ -103,12 +102,10 @@ def test_hover_and_arrow_keys_tell_of_a_token(browser: Browser, server: ServerPr
     assert "forward" in str(browser.driver.switch_to.active_element.get_attribute("aria-label"))
 
 
-def test_tokens_appear_while_the_request_runs_and_stop_cancels_it(
-    browser: Browser, random_server: ServerProcess
-) -> None:
+def test_tokens_appear_while_the_request_runs_and_stop_cancels_it(browser: Browser, server: ServerProcess) -> None:
     sample = 'psd_requests_total{endpoint="completions",finish_reason="cancelled"}'
-    before = random_server.metric(sample)
-    browser.open(link(random_server, SLOW | {"block_length": 256}, **{"request.max_tokens": "256"}))
+    before = server.metric(sample)
+    browser.open(link(server, SLOW, **LONG))
     browser.click("#run")
     browser.wait(lambda: len(browser.find(".cell.policy")) > 3)
     assert not browser.one("#run").is_enabled()
@@ -117,8 +114,8 @@ def test_tokens_appear_while_the_request_runs_and_stop_cancels_it(
     browser.finish()
     assert "stopped by you" in browser.text(".pane .state")
     assert len(browser.find(".cell.guess")) > 0
-    wait_until(lambda: random_server.metric(sample) == before + 1)
-    wait_until(lambda: random_server.metric("psd_requests_running") == 0)
+    wait_until(lambda: server.metric(sample) == before + 1)
+    wait_until(lambda: server.metric("psd_requests_running") == 0)
 
 
 def test_a_comparison_marks_what_differs_and_sums_up(browser: Browser, server: ServerProcess) -> None:
@@ -263,24 +260,24 @@ def test_the_request_can_be_copied_as_curl_and_as_python(browser: Browser, serve
 
 
 def test_a_chat_keeps_its_turns(browser: Browser, server: ServerProcess) -> None:
-    browser.open(link(server, {}, mode="chat", system="Be brief.", prompt="<b>What is 7 + 5?</b>"))
-    browser.run()
-    first = browser.text(".answer")
-    assert not browser.find("#thread b b")
-    assert [turn.get_property("textContent") for turn in browser.find("#thread .turn p")] == [
-        "<b>What is 7 + 5?</b>",
-        first,
-    ]
-    browser.write("#prompt", "And 7 + 6?")
-    browser.run()
+    def ask_chat(messages: list[dict[str, str]]) -> str:
+        answer = server.chat(messages=messages, max_tokens=32, ignore_eos=True).json()
+        return str(answer["choices"][0]["message"]["content"])
+
     messages = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "<b>What is 7 + 5?</b>"},
-        {"role": "assistant", "content": first},
-        {"role": "user", "content": "And 7 + 6?"},
     ]
-    whole = server.chat(messages=messages, max_tokens=32, ignore_eos=True).json()["choices"][0]["message"]["content"]
-    assert browser.text(".answer") == whole
+    first = ask_chat(messages)
+    browser.open(link(server, {}, mode="chat", system="Be brief.", prompt="<b>What is 7 + 5?</b>"))
+    browser.run()
+    assert browser.text(".answer") == first.lstrip("\n")
+    turns = [turn.get_property("textContent") for turn in browser.find("#thread .turn p")]
+    assert turns == ["<b>What is 7 + 5?</b>", first]
+    browser.write("#prompt", "And 7 + 6?")
+    browser.run()
+    messages += [{"role": "assistant", "content": first}, {"role": "user", "content": "And 7 + 6?"}]
+    assert browser.text(".answer") == ask_chat(messages).lstrip("\n")
     browser.click("#fresh")
     assert not browser.find("#thread .turn")
 
@@ -301,7 +298,7 @@ def test_errors_are_said_in_words(browser: Browser, server: ServerProcess) -> No
 
 def test_a_key_is_asked_for_and_lost_servers_are_told_of(browser: Browser, keyed: ServerProcess) -> None:
     browser.driver.get("about:blank")
-    browser.driver.get(link(keyed, SLOW | {"block_length": 256}, **{"request.max_tokens": "256"}))
+    browser.driver.get(link(keyed, SLOW, **LONG))
     browser.wait(lambda: "needs a key" in browser.text("#status-note"))
     browser.run()
     assert "asks for an API key" in browser.text(".pane .error")

@@ -173,7 +173,6 @@ def test_other_content_types_and_encodings_are_400s(server: ServerProcess) -> No
     ("method", "path", "status", "allowed"),
     [
         ("GET", "/nope", 404, None),
-        ("GET", "/", 404, None),
         ("GET", "/docs/nope", 404, None),
         ("POST", "/v1/nope", 404, None),
         ("GET", "/v1/completions", 405, "POST"),
@@ -190,6 +189,10 @@ def test_unknown_paths_and_methods_have_the_envelope(
     response = server.client.request(method, path)
     assert_envelope(response, status)
     assert response.headers.get("allow") == allowed
+
+
+def test_the_kind_of_a_tool_choice_is_checked(server: ServerProcess) -> None:
+    assert assert_envelope(server.chat(tool_choice=5), 400)["param"] == "tool_choice"
 
 
 JSON = st.recursive(
@@ -248,6 +251,43 @@ def test_prototype_like_keys_and_forged_lines_are_only_text(server: ServerProces
     assert server.client.get(f"/v1/models/{forged.encode().hex()}", headers={"user-agent": "a b"}).status_code == 404
     assert "\x1b[31m" not in server.log
     assert not any(line.startswith("2026-01-01") for line in server.log.splitlines())
+
+
+CHAT_FIELDS = (
+    "messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "continue_final_message",
+    "add_generation_prompt", "logprobs", "top_logprobs", "max_completion_tokens", "response_format", "stop", "n",
+)  # fmt: skip
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["system", "developer", "user", "assistant", "tool", "function", "x"])},
+        optional={"content": JSON | st.text(max_size=9), "name": JSON, "tool_calls": JSON, "tool_call_id": JSON},
+    ),
+    max_size=3,
+)
+TOOLS = st.lists(
+    st.fixed_dictionaries(
+        {"type": st.just("function")},
+        optional={"function": st.fixed_dictionaries({"name": st.text(max_size=5)}, optional={"parameters": JSON})},
+    ),
+    max_size=2,
+)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    messages=MESSAGES,
+    tools=st.none() | TOOLS,
+    fields=st.dictionaries(st.sampled_from(CHAT_FIELDS), JSON, max_size=3),
+)
+def test_no_conversation_makes_a_5xx(
+    reciter: ServerProcess, path: str, messages: object, tools: object, fields: dict[str, object]
+) -> None:
+    body = {"model": "tiny", "max_tokens": 1, "messages": messages, "tools": tools} | fields
+    response = reciter.client.post(
+        path, content=json.dumps(body).encode(), headers={"content-type": "application/json"}
+    )
+    assert response.status_code in (200, 400)
 
 
 def test_the_server_goes_on(server: ServerProcess) -> None:

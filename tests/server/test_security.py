@@ -91,7 +91,6 @@ def test_the_scheme_is_read_without_regard_to_case(secured: ServerProcess, schem
         "/metrics",
         "/docs",
         "/tokenize",
-        "/",
         "/health/x",
         "/llm",
         "/llm/version",

@@ -40,6 +40,7 @@ METRICS = (
     "psd_workers",
     "psd_worker_restarts_total",
     "psd_model_load_seconds",
+    "psd_model_info",
     "psd_build_info",
 )
 
