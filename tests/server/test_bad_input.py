@@ -210,43 +210,6 @@ def test_no_body_makes_a_5xx(server: ServerProcess, fields: dict[str, object]) -
     assert post(server, json.dumps(body).encode()).status_code in (200, 400)
 
 
-CHAT_FIELDS = (
-    "messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "continue_final_message",
-    "add_generation_prompt", "logprobs", "top_logprobs", "max_completion_tokens", "response_format", "stop", "n",
-)  # fmt: skip
-MESSAGES = st.lists(
-    st.fixed_dictionaries(
-        {"role": st.sampled_from(["system", "developer", "user", "assistant", "tool", "function", "x"])},
-        optional={"content": JSON | st.text(max_size=9), "name": JSON, "tool_calls": JSON, "tool_call_id": JSON},
-    ),
-    max_size=3,
-)
-TOOLS = st.lists(
-    st.fixed_dictionaries(
-        {"type": st.just("function")},
-        optional={"function": st.fixed_dictionaries({"name": st.text(max_size=5)}, optional={"parameters": JSON})},
-    ),
-    max_size=2,
-)
-
-
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    messages=MESSAGES,
-    tools=st.none() | TOOLS,
-    fields=st.dictionaries(st.sampled_from(CHAT_FIELDS), JSON, max_size=3),
-)
-def test_no_conversation_makes_a_5xx(
-    reciter: ServerProcess, path: str, messages: object, tools: object, fields: dict[str, object]
-) -> None:
-    body = {"model": "tiny", "max_tokens": 1, "messages": messages, "tools": tools} | fields
-    response = reciter.client.post(
-        path, content=json.dumps(body).encode(), headers={"content-type": "application/json"}
-    )
-    assert response.status_code in (200, 400)
-
-
 VALID = (
     b'{"model":"tiny","prompt":["a","b"],"max_tokens":1,"stop":["x"],"psd":{"policy":"topk","k":2}}',
     b'{"model":"tiny","messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"max_tokens":1}',
@@ -288,6 +251,43 @@ def test_prototype_like_keys_and_forged_lines_are_only_text(server: ServerProces
     assert server.client.get(f"/v1/models/{forged.encode().hex()}", headers={"user-agent": "a b"}).status_code == 404
     assert "\x1b[31m" not in server.log
     assert not any(line.startswith("2026-01-01") for line in server.log.splitlines())
+
+
+CHAT_FIELDS = (
+    "messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "continue_final_message",
+    "add_generation_prompt", "logprobs", "top_logprobs", "max_completion_tokens", "response_format", "stop", "n",
+)  # fmt: skip
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["system", "developer", "user", "assistant", "tool", "function", "x"])},
+        optional={"content": JSON | st.text(max_size=9), "name": JSON, "tool_calls": JSON, "tool_call_id": JSON},
+    ),
+    max_size=3,
+)
+TOOLS = st.lists(
+    st.fixed_dictionaries(
+        {"type": st.just("function")},
+        optional={"function": st.fixed_dictionaries({"name": st.text(max_size=5)}, optional={"parameters": JSON})},
+    ),
+    max_size=2,
+)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    messages=MESSAGES,
+    tools=st.none() | TOOLS,
+    fields=st.dictionaries(st.sampled_from(CHAT_FIELDS), JSON, max_size=3),
+)
+def test_no_conversation_makes_a_5xx(
+    reciter: ServerProcess, path: str, messages: object, tools: object, fields: dict[str, object]
+) -> None:
+    body = {"model": "tiny", "max_tokens": 1, "messages": messages, "tools": tools} | fields
+    response = reciter.client.post(
+        path, content=json.dumps(body).encode(), headers={"content-type": "application/json"}
+    )
+    assert response.status_code in (200, 400)
 
 
 def test_the_server_goes_on(server: ServerProcess) -> None:

@@ -91,7 +91,6 @@ def test_the_scheme_is_read_without_regard_to_case(secured: ServerProcess, schem
         "/metrics",
         "/docs",
         "/tokenize",
-        "/",
         "/health/x",
         "/llm",
         "/llm/version",
@@ -157,10 +156,10 @@ def test_a_harmful_request_id_is_replaced(secured: ServerProcess, given: str) ->
 def test_a_key_is_held_to_its_open_sequences_and_its_rate(secured: ServerProcess) -> None:
     url, headers = f"{secured.url}/v1/completions", bearer("bob-key")
     body = {"model": "tiny", "prompt": "a", "max_tokens": 480, "ignore_eos": True, "psd": SLOW, "stream": True}
+    (worker,) = secured.worker_pids()
+    os.kill(worker, signal.SIGSTOP)  # so that the sequences stay open
     with httpx.stream("POST", url, json=body | {"n": 2}, headers=headers, timeout=60) as running:
-        next(running.iter_lines())
-        (worker,) = secured.worker_pids()
-        os.kill(worker, signal.SIGSTOP)  # so that the sequences stay open
+        assert running.status_code == 200
         refused = secured.client.post(url, json=body, headers=headers)
         os.kill(worker, signal.SIGCONT)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "key_limit")
