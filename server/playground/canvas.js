@@ -45,11 +45,11 @@ export class CanvasView {
     const end = run.isOver && index === run.frames.length - 1 ? run.numTokens : null;
     const rejected = new Set(canvas?.rejected.map((offset) => start + offset));
     for (let position = 0; position < this.cells.length; position++) {
-      const cell = run.cells[position];
+      const cell = run.cellAt(position, index);
       const isActive = position >= start && position < stop;
-      if (cell && cell.frame <= index) {
+      if (cell) {
         const isBehind = end !== null && position >= end;
-        this.paint(position, `${isBehind ? "x" : "d"}${cell.frame === index ? "!" : ""}`, () => this.decided(position, cell, isBehind, cell.frame === index));
+        this.paint(position, `${isBehind ? "x" : "d"}${cell.id}${cell.frame === index ? "!" : ""}`, () => this.decided(position, cell, isBehind, cell.frame === index));
       } else if (isActive) {
         const guess = canvas.candidates[position - start];
         const share = canvas.confidences[position - start] ?? 0;
@@ -121,9 +121,9 @@ export class CanvasView {
 
   /** What is known of a position, as [name, value] pairs; the first one is the token itself. */
   describe(position) {
-    const cell = this.run.cells[position];
+    const cell = this.run.cellAt(position, this.index);
     const rows = [["position", String(position + 1)]];
-    if (cell && cell.frame <= this.index) {
+    if (cell) {
       const how = { policy: "the policy", refresh: "the policy, on a refresh", draft: `an accepted draft of depth ${cell.depth}` };
       return [
         ["token", JSON.stringify(cell.text)],

@@ -8,7 +8,7 @@ export class Run {
   constructor({ path, body, label }) {
     Object.assign(this, { path, body, label });
     this.frames = []; // {at, canvas, policy, draft, refresh, rejected, decided, depth, denoised}; the latter three add up
-    this.cells = []; // per position: undefined while undecided, then {id, text, confidence, kind, depth, step, forward, frame}
+    this.cells = []; // per position: undefined while undecided, then {id, text, confidence, kind, depth, step, forward, frame, before}
     this.starts = []; // first position of every block seen so far
     this.blockLength = 0;
     this.length = 0;
@@ -46,7 +46,7 @@ export class Run {
     const frame = { at, canvas, policy: 0, draft: 0, refresh: 0, rejected: canvas.drafted - canvas.accepted };
     const fresh = [];
     canvas.token_ids.forEach((id, offset) => {
-      if (id !== null && this.cells[canvas.start + offset] === undefined) fresh.push(offset);
+      if (id !== null && this.cells[canvas.start + offset]?.id !== id) fresh.push(offset); // decided, or edited
     });
     const depths = [...new Set(fresh.map((offset) => canvas.depths[offset]))].filter((depth) => depth > 0).sort((a, b) => a - b);
     const stepsBefore = before?.canvas.steps ?? 0;
@@ -63,10 +63,11 @@ export class Run {
         step: depth > 0 ? stepsBefore + 1 + depths.indexOf(depth) : canvas.steps,
         forward: canvas.forwards,
         frame: this.frames.length,
+        before: this.cells[canvas.start + offset],
       };
     }
     const isDenoise = canvas.phase === "denoise";
-    frame.decided = (before?.decided ?? 0) + fresh.length;
+    frame.decided = (before?.decided ?? 0) + fresh.filter((offset) => !this.cells[canvas.start + offset].before).length;
     frame.depth = (before?.depth ?? 0) + (isDenoise ? Math.max(0, ...depths) : 0);
     frame.denoised = (before?.denoised ?? 0) + (isDenoise ? 1 : 0);
     if (this.starts.at(-1) !== canvas.start) this.starts.push(canvas.start);
@@ -87,6 +88,13 @@ export class Run {
     if (!last) return starts;
     for (let next = last.start + last.token_ids.length; next < this.length; next += this.blockLength) starts.push(next);
     return starts;
+  }
+
+  /** What stood at a position in a frame; undefined if it was undecided. An edited token has others before it. */
+  cellAt(position, index) {
+    let cell = this.cells[position];
+    while (cell && cell.frame > index) cell = cell.before;
+    return cell;
   }
 
   /** Index of the last frame that had come by `at` milliseconds, or -1. */

@@ -54,7 +54,7 @@ class CanvasState:
             position = start + offset
             if text is None:
                 self.guesses[position] = canvas["candidates"][offset] or ""
-            elif position not in self.cells:
+            elif position not in self.cells or self.cells[position].text != text:  # decided, or edited
                 by_policy = "refresh" if canvas["phase"] == "refresh" else "policy"
                 kind = "draft" if canvas["depths"][offset] else by_policy
                 self.cells[position] = Cell(text, kind, canvas["confidences"][offset])

@@ -362,3 +362,26 @@ def test_ctrl_enter_runs_examples_fill_and_the_strip_tells(browser: Browser, ser
     browser.click("#guesses")
     assert browser.find(".panes.no-guesses")
     browser.click("#guesses")
+
+
+def test_a_selected_part_of_the_answer_is_filled_again(browser: Browser, server: ServerProcess) -> None:
+    browser.open(link(server, MIXED))
+    browser.run()
+    chosen = browser.script(
+        """
+        const node = document.querySelector(".answer").firstChild;
+        const range = document.createRange();
+        range.setStart(node, 4);
+        range.setEnd(node, 12);
+        getSelection().removeAllRanges();
+        getSelection().addRange(range);
+        return range.toString();
+        """
+    )
+    (refill,) = (button for button in browser.find(".pane button") if button.text == "Refill selection")
+    refill.click()
+    browser.finish()
+    counted = server.client.post("/tokenize", json={"model": "tiny", "prompt": chosen, "add_special_tokens": False})
+    assert len(browser.find(".pane .cell")) == counted.json()["count"]
+    assert not browser.find(".cell.guess, .cell.empty")
+    assert browser.complaints() == []
