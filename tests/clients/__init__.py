@@ -1,0 +1,1 @@
+"""Clients that people use, unmodified, against a real server over real sockets."""
