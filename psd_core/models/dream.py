@@ -28,7 +28,7 @@ DREAM: Final = Family(
     mask=SpecialToken("<|mask|>", 151666),
     stops=(SpecialToken("<|im_end|>", 151645), SpecialToken("<|endoftext|>", 151643)),
     licence="Apache-2.0; DiffuCoder: Apple AMLR, research only",
-    parity="logits",
+    parity="logits, decodings",
     is_shifted=True,
     notices=(
         Notice(
