@@ -1,9 +1,9 @@
 """Fast-dLLM v2 decoded as its authors' loop does, token for token and forward for forward.
 
 That loop is no decoder of this project: a block is denoised in smaller blocks, one after the other, writing a finished
-block to the cache costs a forward of its own, and that forward also gives the first token of the next block. Here it is
-driven from outside, over the engine's own forward and candidates. Its block cache is left out: it carries the frozen
-part of one block over into the next, where it stands for other tokens at other positions.
+block to the cache costs a forward of its own, and that forward also gives the first token of the next block. Its block
+cache, moreover, is never emptied: a new block starts with the frozen keys and values of the one before. Here it is
+driven from outside, over the engine's own forward, candidates and arena.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Text:
         self._length: int = params["block_size"]
         self._mask_id = model.spec.mask_id
         self._request = Request("r", tuple(prompt), params["max_new_tokens"])
-        num_slots = len(prompt) + params["max_new_tokens"] + 4 * self._length
+        self._frozen_start = len(prompt) + params["max_new_tokens"] + 4 * self._length
+        num_slots = self._frozen_start + self._length
         self._runner = Runner(replace_block(model, self._length), num_slots, 1024, (model.spec.mask_id,))
 
     def forward(self, start: int, stop: int, window: Window) -> Candidates:
@@ -66,6 +67,14 @@ class Text:
         ((candidates,),) = self._runner.run(StepPlan((span,)))
         assert candidates is not None
         return candidates
+
+    def freeze(self, source: int, offset: int, length: int) -> None:
+        """Keep keys and values from slot `source` on as those of the block's positions `offset` …"""
+        self._runner.store.copy(source, self._frozen_start + offset, length)
+
+    def thaw(self, start: int) -> None:
+        """Put what was kept last where the block at `start` has its own."""
+        self._runner.store.copy(self._frozen_start, start, self._length)
 
     def write(self, start: int) -> None:
         """Cache everything from `start` on, and append the token that follows."""
@@ -93,6 +102,7 @@ def decode(text: Text, num_prompt: int, params: dict[str, Any]) -> None:
         text.write(0)
         if rest:
             text.ids[first:] = rest
+    has_frozen = False
     last = num_prompt // length + params["max_new_tokens"] // length
     for start in range(first, last * length, length):
         stop = start + length
@@ -100,7 +110,18 @@ def decode(text: Text, num_prompt: int, params: dict[str, Any]) -> None:
         for small_start in range(start, stop, small):
             small_stop = small_start + small
             while None in text.ids[small_start:small_stop] and not text.has_ended(num_prompt, stop_id):
-                candidates = text.forward(small_start, small_stop, Window(start, stop, start))
+                window = Window(start, stop, start)
+                is_small = params.get("use_block_cache") and has_frozen and text.ids[small_start] is not None
+                if is_small:
+                    text.thaw(start)
+                    window = Window(small_start, small_stop, stop)
+                candidates = text.forward(small_start, small_stop, window)
+                # The keys and values of a small window lie behind the block it reads.
+                if is_small:
+                    text.freeze(stop, small_start - start, small)
+                else:
+                    text.freeze(start, 0, length)
+                    has_frozen = True
                 masked = np.asarray([token is None for token in text.ids[small_start:small_stop]])
                 confidence = np.where(masked, candidates.confidence, -1)
                 chosen = confidence > params["threshold"]
