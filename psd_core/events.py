@@ -54,7 +54,7 @@ class CanvasEvent:
     rows           block states that the forward scored
     drafted        positions that the forward's drafts had filled beyond the policy's own state
     accepted       those of them that held
-    canvas_length  generated positions in all: max_tokens rounded up to whole blocks
+    canvas_length  generated positions in all: max_tokens rounded up to whole blocks, or the hole in front of a suffix
     """
 
     request_id: str

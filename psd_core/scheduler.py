@@ -350,5 +350,5 @@ def _canvas_event(sequence: Sequence, decision: Decision) -> CanvasEvent:
         rows=span.token_ids.shape[0],
         drafted=span.num_drafted,
         accepted=decision.num_accepted,
-        canvas_length=sequence.context_length - sequence.num_prompt,
+        canvas_length=sequence.canvas_end - sequence.num_prompt,
     )
