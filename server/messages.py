@@ -28,6 +28,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     log_level: str
     log_format: str
     address: str  # ipc:// address of the API process
+    begun_fd: int = -1  # pipe for the ids of requests whose first forward is about to run, one per line
 
     @property
     def path(self) -> Path:
@@ -82,12 +83,6 @@ class Alive(msgspec.Struct, frozen=True, tag="alive"):
     """Worker → API: the answer to Ping."""
 
 
-class Began(msgspec.Struct, frozen=True, tag="began"):
-    """Worker → API: the first forward of these requests is about to run. Sent before it, since it may be the last."""
-
-    request_ids: list[str]
-
-
 class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
     """Worker → API: what one engine step produced."""
 
@@ -102,7 +97,7 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
 
 
 ToWorker = Add | Cancel | Ping
-ToServer = Ready | Refused | Alive | Began | Stepped | Broken
+ToServer = Ready | Refused | Alive | Stepped | Broken
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker = msgspec.msgpack.Decoder(ToWorker)

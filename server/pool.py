@@ -18,7 +18,7 @@ import msgspec
 from psd_core.events import CanvasEvent, FinishedEvent, Occupancy, PromptEvent, StepOutput, TokensEvent
 from psd_core.request import Request
 from server.errors import ApiError, unavailable
-from server.messages import Add, Began, Cancel, ModelFacts, Refused, Stepped, ToServer, WorkerConfig
+from server.messages import Add, Cancel, ModelFacts, Refused, Stepped, ToServer, WorkerConfig
 from server.metrics import Metrics
 from server.quarantine import Quarantine, refused
 from server.replica import Replica
@@ -173,15 +173,17 @@ class WorkerPool:
         match message:
             case Stepped(output):
                 self._take(replica, output)
-            case Began(request_ids):
-                for entry in self._entries(request_ids):
-                    entry.is_begun = True
-                    entry.sink(BegunEvent(entry.request.request_id))
             case Refused(request_id, param, code, text):
                 for entry in self._entries([request_id]):
                     self._fail(entry, ApiError(400, code, text, param))
             case _:
                 logger.error("unexpected message from worker %d", replica.index)
+
+    def on_begun(self, replica: Replica, request_ids: Sequence[str]) -> None:
+        """See ReplicaOwner."""
+        for entry in self._entries(request_ids):
+            entry.is_begun = True
+            entry.sink(BegunEvent(entry.request.request_id))
 
     def on_down(self, replica: Replica, reason: str) -> None:
         """See ReplicaOwner."""

@@ -7,9 +7,12 @@ successor. What the messages mean is the owner's affair (`server.pool`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
+import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol
@@ -43,7 +46,9 @@ STABLE_SECONDS: Final = 60.0  # a worker that was ready for so long dies for a n
 PING_SECONDS: Final = 1.0  # between an answer of a worker and the next question
 GRACE_SECONDS: Final = 1.0  # for an answer that came while this process itself was held up
 STOP_SECONDS: Final = 5.0  # until a worker that should end is killed
-LAST_WORDS_MILLISECONDS: Final = 50  # silence after which a dead worker's socket is empty
+LAST_WORDS_MILLISECONDS: Final = 200  # silence after which a dead worker's socket is empty
+
+PIPE_BYTES: Final = 65_536
 
 _BOOT: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from server.worker import main; main()"
 
@@ -57,6 +62,9 @@ class ReplicaOwner(Protocol):
     def on_message(self, replica: Replica, message: ToServer) -> None:
         """Any message but Ready, Alive and Broken."""
 
+    def on_begun(self, replica: Replica, request_ids: Sequence[str]) -> None:
+        """The first forward of these requests is about to run; of a dead worker, it may have been its last."""
+
     def on_down(self, replica: Replica, reason: str) -> None:
         """The process is gone or about to be. `replica.state` is already restarting or failed."""
 
@@ -69,6 +77,32 @@ class _End:
     was_ready: bool
     ready_seconds: float
     is_final: bool
+
+
+class _Lines:
+    """A pipe of lines from a worker; its end here never blocks. Kept by the system, whatever becomes of the writer."""
+
+    def __init__(self) -> None:
+        self.read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self.read_fd, False)
+        self._rest = b""
+
+    def read(self) -> list[str]:
+        """The lines that are there by now."""
+        data = b""
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(self.read_fd, PIPE_BYTES):
+                data += piece
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [line.decode() for line in lines]
+
+    def close_write(self) -> None:
+        """Close the writer's end, once it is the worker's alone."""
+        os.close(self.write_fd)
+
+    def close(self) -> None:
+        """Close the reader's end."""
+        os.close(self.read_fd)
 
 
 class Replica:
@@ -138,7 +172,9 @@ class Replica:
         socket.set_hwm(0)
         socket.bind(address)
         self._socket = socket
-        process = await self._spawn(address)
+        begun = _Lines()
+        process = await self._spawn(address, begun)
+        loop.add_reader(begun.read_fd, self._take_begun, begun)
         dead = asyncio.create_task(process.wait())
         silent: asyncio.Task[None] | None = None  # done once a ready worker has been silent for too long
         ready_at: float | None = None
@@ -171,18 +207,27 @@ class Replica:
                     task.cancel()
             self._socket = None
             socket.close(linger=0)
+            loop.remove_reader(begun.read_fd)
+            self._take_begun(begun)
+            begun.close()
         if ready_at is None:
             return end
         return dataclasses.replace(end, was_ready=True, ready_seconds=loop.time() - ready_at)
 
-    async def _spawn(self, address: str) -> asyncio.subprocess.Process:
-        config = msgspec.structs.replace(self._config, address=address)
+    def _take_begun(self, begun: _Lines) -> None:
+        if request_ids := begun.read():
+            self._owner.on_begun(self, request_ids)
+
+    async def _spawn(self, address: str, begun: _Lines) -> asyncio.subprocess.Process:
+        config = msgspec.structs.replace(self._config, address=address, begun_fd=begun.write_fd)
         root = str(Path(__file__).resolve().parents[1])
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-c", _BOOT, root, encode_worker_config(config)),
             stdin=asyncio.subprocess.PIPE,
+            pass_fds=(begun.write_fd,),
             start_new_session=True,  # a Ctrl-C in the terminal is for the API process, which drains first
         )
+        begun.close_write()
         return self._process
 
     async def _wait_for_silence(self) -> None:

@@ -30,7 +30,6 @@ from server.logs import configure_logging
 from server.messages import (
     Add,
     Alive,
-    Began,
     Broken,
     Cancel,
     ModelFacts,
@@ -100,7 +99,7 @@ def main() -> None:
     socket.linger = LINGER_MILLISECONDS
     socket.connect(config.address)
     try:
-        engine, facts = load_engine(config, lambda request_ids: socket.send(encode(Began(request_ids))))
+        engine, facts = load_engine(config, lambda request_ids: _tell_begun(config.begun_fd, request_ids))
         socket.send(encode(Ready(facts)))
         Worker(engine, socket).run()
     except (CheckpointError, ConfigError) as error:
@@ -111,6 +110,16 @@ def main() -> None:
     socket.close()
     context.term()
     sys.exit(1)
+
+
+def _tell_begun(pipe: int, request_ids: list[str]) -> None:
+    """Say so before the forward, which may be this process's last: what was written to a pipe outlives its writer.
+
+    A socket's message would still have to be sent by a thread of this process.
+    """
+    rest = memoryview("".join(f"{request_id}\n" for request_id in request_ids).encode())
+    while rest:
+        rest = rest[os.write(pipe, rest) :]
 
 
 def load_engine(
