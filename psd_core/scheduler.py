@@ -7,7 +7,6 @@ the cache it will ever need when it starts, so whatever runs can always finish: 
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,19 +15,12 @@ from psd_core.admission import num_slots
 from psd_core.config import EngineConfig
 from psd_core.decide import Decision
 from psd_core.errors import RequestError
-from psd_core.events import (
-    CanvasEvent,
-    EngineFinishReason,
-    FinishedEvent,
-    Occupancy,
-    PromptEvent,
-    TokensEvent,
-    TopEntries,
-)
+from psd_core.events import CanvasEvent, EngineFinishReason, FinishedEvent, Occupancy, PromptEvent, TokensEvent
 from psd_core.kvcache.prefixes import PrefixCache, SlotCopy
 from psd_core.kvcache.slots import SlotAllocator
 from psd_core.models.spec import ModelSpec
 from psd_core.plan import Span, StepPlan, draft_limit, make_scoring_span, make_span, next_window
+from psd_core.report import canvas_event, prompt_event, tokens_event
 from psd_core.request import Request
 from psd_core.sequence import Sequence
 
@@ -174,15 +166,18 @@ class Scheduler:
                 sequence.record_scores(decision.candidates)
                 if sequence.is_scoring:
                     continue
-                outcome.prompts.append(_prompt_event(sequence))
+                outcome.prompts.append(prompt_event(sequence))
                 if sequence.request.max_tokens:
                     continue
             else:
                 sequence.advance(decision.span.rows, decision.candidates, decision.path)
                 if sequence.request.watch:
-                    outcome.canvases.append(_canvas_event(sequence, decision))
+                    outcome.canvases.append(canvas_event(sequence, decision))
             end = sequence.find_end()
-            outcome.tokens.extend(_report_tokens(sequence, end[0] if end else None))
+            tokens = tokens_event(sequence, end[0] if end else None)
+            if tokens is not None:
+                sequence.num_reported += len(tokens.token_ids)
+                outcome.tokens.append(tokens)
             if end:
                 num_tokens, stop_id = end
                 reason: EngineFinishReason = "length" if stop_id is None else "stop"
@@ -275,80 +270,3 @@ def _count(sequence: Sequence, decision: Decision, started_seconds: float, now_s
         sequence.accepted_depths[decision.accepted_depth] += 1
     sequence.drafted_tokens += span.num_drafted
     sequence.accepted_tokens += decision.num_accepted
-
-
-def _report_tokens(sequence: Sequence, end: int | None) -> list[TokensEvent]:
-    """The newly final tokens of one sequence, at the granularity it asked for; none or one event."""
-    stop = sequence.num_final
-    if sequence.request.granularity == "block":
-        # What lies before the active block; at the end of the canvas the active block itself is complete.
-        stop = min(stop, sequence.block_start - sequence.num_prompt) if not sequence.state.is_complete else stop
-    stop = min(stop, sequence.request.max_tokens) if end is None else end
-    start = sequence.num_reported
-    if stop <= start:
-        return []
-    sequence.num_reported = stop
-    final = slice(sequence.num_prompt + start, sequence.num_prompt + stop)
-    return [
-        TokensEvent(
-            sequence.request.request_id,
-            tuple(sequence.token_ids[final].tolist()),
-            tuple(sequence.logprobs[final].tolist()),
-            _top_entries(sequence, final),
-        )
-    ]
-
-
-def _prompt_event(sequence: Sequence) -> PromptEvent:
-    scored = slice(1, sequence.num_prompt)
-    logprobs = tuple(sequence.logprobs[scored].tolist())
-    return PromptEvent(sequence.request.request_id, logprobs, _top_entries(sequence, scored))
-
-
-def _top_entries(sequence: Sequence, positions: slice) -> tuple[TopEntries, ...]:
-    """The alternatives of some positions; empty if none were asked for."""
-    if not sequence.request.num_top_logprobs:
-        return ()
-    ids, logprobs = sequence.top.token_ids[positions].tolist(), sequence.top.logprobs[positions].tolist()
-    return tuple(tuple(zip(*pair, strict=True)) for pair in zip(ids, logprobs, strict=True))
-
-
-def _canvas_event(sequence: Sequence, decision: Decision) -> CanvasEvent:
-    """The generated part of the block a forward worked on, as it stands after that forward."""
-    span = decision.span
-    accepted_row = decision.path[-1]
-    latest = decision.candidates[accepted_row]
-    first = max(span.block_start, sequence.num_prompt)
-    offset = first - span.block_start
-    token_ids: list[int | None] = []
-    candidate_ids: list[int | None] = []
-    confidences: list[float | None] = []
-    depths: list[int | None] = []
-    for position in range(first, span.block_start + span.rows[0].decided.size):
-        if sequence.decided[position]:
-            token_ids.append(int(sequence.token_ids[position]))
-            candidate_ids.append(None)
-            confidences.append(math.exp(sequence.logprobs[position]))
-            depths.append(int(sequence.depths[position]))
-        else:
-            token_ids.append(None)
-            column = position - span.block_start
-            candidate_ids.append(None if latest is None else int(latest.token_ids[column]))
-            confidences.append(None if latest is None else math.exp(latest.log_confidence[column]))
-            depths.append(None)
-    return CanvasEvent(
-        request_id=sequence.request.request_id,
-        start=first - sequence.num_prompt,
-        token_ids=tuple(token_ids),
-        candidate_ids=tuple(candidate_ids),
-        confidences=tuple(confidences),
-        depths=tuple(depths),
-        rejected=tuple((span.rows[-1].filled_since(span.rows[accepted_row]) - offset).tolist()),
-        phase=span.phase,
-        forwards=sequence.forwards,
-        steps=sequence.denoising_steps,
-        rows=span.token_ids.shape[0],
-        drafted=span.num_drafted,
-        accepted=decision.num_accepted,
-        canvas_length=sequence.canvas_end - sequence.num_prompt,
-    )

@@ -15,9 +15,9 @@ from typing import Literal, Protocol
 
 from psd_core.events import CanvasEvent, Figures, FinishedEvent, PromptEvent, TokensEvent, TopEntries
 from server import stops
-from server.admission import Choice, Job, TextRules
 from server.detokenizer import Detokenizer
 from server.errors import ApiError, unavailable
+from server.job import Choice, Job, TextRules
 from server.metrics import Metrics
 from server.pool import BegunEvent, Event, FailedEvent, WorkerPool
 from server.tokenizer import Tokenizer

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from server import figures, toolcalls
-from server.admission import Choice, Job
 from server.body import JsonObject
 from server.generation import Canvas, End, Token
+from server.job import Choice, Job
 from server.logprobs import chat_logprobs, completion_logprobs
 from server.tokenizer import Tokenizer
 from server.toolcalls import ToolCall

@@ -10,12 +10,13 @@ from contextlib import aclosing
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from server.admission import Admission, Job
+from server.admission import Admission
 from server.body import JsonObject, read_json
 from server.disconnect import until_disconnect
 from server.errors import ApiError
 from server.finish import log_end
 from server.generation import Canvas, Delta, End, Generation, Patience, Prompt, Token
+from server.job import Job
 from server.ranking import keep_best
 from server.render import Dialect, Renderer
 from server.sse import EventStream

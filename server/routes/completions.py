@@ -5,9 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.admission import Admission, Job
+from server.admission import Admission
 from server.body import JsonObject
 from server.docs import generation_docs
+from server.job import Job
 from server.render import Completions
 from server.schema import CompletionRequest, parse_completion
 from server.serving import serve

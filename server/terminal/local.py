@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from psd_core.errors import CheckpointError, ConfigError
 from psd_core.events import CanvasEvent, FinishedEvent, TokensEvent
-from server.admission import Admission, Job
+from server.admission import Admission
 from server.body import JsonObject
 from server.boot import read_source, worker_config
 from server.errors import ApiError
 from server.generation import Canvas, Delta, End, Token, Track
+from server.job import Job
 from server.render import Chat, Completions, Renderer
 from server.schema import parse_chat, parse_completion
 from server.settings import Settings, fit_decoder

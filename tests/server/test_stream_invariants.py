@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from psd_core.events import TokensEvent
 from psd_core.request import Request
-from server.admission import Choice, TextRules
 from server.generation import Track
+from server.job import Choice, TextRules
 from server.tokenizer import Tokenizer
 from tests.server.process import ServerProcess
 from tests.server.reciter import ASK_LANGUAGES, LANGUAGES
