@@ -72,7 +72,7 @@ class GuardedProtocol(H11Protocol):
         self._read_timer = _Timer(self.loop)
         self._stall_timer = _Timer(self.loop)
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
         """Nothing is buffered beyond what the kernel takes: a client that stops reading is noticed at once."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=1, low=0)  # asyncio's TLS transport always pauses with high=0

@@ -57,7 +57,7 @@ def _open_qwen2(folder: Path, vocabulary: Path, merges: Path) -> Tokenizer:
         )
     try:
         tokenizer = Tokenizer(BPE.from_file(str(vocabulary), str(merges)))
-    except Exception as error:
+    except Exception as error:  # as above
         raise CheckpointError(f"{vocabulary} and {merges.name} cannot be read: {error}") from error
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

@@ -52,7 +52,7 @@ def evaluate(run_client: Runner, folder: Path, url: str, name: str, *options: st
         "lm-eval", "lm_eval", "run", "--model", model, "--model_args", arguments, "--tasks", name,
         "--include_path", str(folder), "--output_path", str(folder / "out"), "--log_samples", *options,
         HF_HOME=str(folder / "hub"), HF_DATASETS_CACHE=str(folder / "cache"),
-    )  # fmt: skip
+    )  # fmt: skip  # one option and its value per place
 
 
 def read(folder: Path, pattern: str) -> str:

@@ -14,7 +14,7 @@ from tests.server.reciter import LANGUAGES, WEATHER
 
 PROMPT = "What is 7 + 5?"
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": PROMPT}]
-TOOLS: list[ChatCompletionToolParam] = [WEATHER]  # type: ignore[list-item]
+TOOLS: list[ChatCompletionToolParam] = [WEATHER]  # type: ignore[list-item]  # a plain dict of that shape
 
 
 def connect(server: ServerProcess) -> openai.OpenAI:
@@ -43,7 +43,7 @@ def test_models(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("prompt", [PROMPT, [PROMPT, "Hello"], [9, 10, 11], [[9, 10], [11, 12, 13]]])
 def test_every_form_of_prompt(client: openai.OpenAI, prompt: object) -> None:
-    answer = client.completions.create(model="tiny", prompt=prompt, max_tokens=6, n=2)  # type: ignore[call-overload]
+    answer = client.completions.create(model="tiny", prompt=prompt, max_tokens=6, n=2)  # type: ignore[call-overload]  # every form of prompt
     several = isinstance(prompt, list) and not isinstance(prompt[0], int)
     assert [choice.index for choice in answer.choices] == list(range(4 if several else 2))
 
@@ -52,7 +52,7 @@ def test_completion_options(client: openai.OpenAI) -> None:
     answer = client.completions.create(
         model="tiny", prompt=PROMPT, max_tokens=8, logprobs=1, stop=["\n", "zz"], seed=3, temperature=0, top_p=1.0,
         presence_penalty=0, frequency_penalty=0, logit_bias={}, best_of=1, user="someone", suffix=None,
-    )  # fmt: skip
+    )  # fmt: skip  # one option and its value per place
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None
     assert logprobs.tokens is not None
@@ -119,7 +119,7 @@ def test_a_tool_is_called_and_its_result_is_used(reciting: openai.OpenAI, is_str
     past = message.model_dump(exclude_none=True, include={"role": True, "tool_calls": True})
     answer = reciting.chat.completions.create(
         model="tiny",
-        messages=[*asked, past, {"role": "tool", "tool_call_id": call.id, "content": "21 °C"}],  # type: ignore[list-item]
+        messages=[*asked, past, {"role": "tool", "tool_call_id": call.id, "content": "21 °C"}],  # type: ignore[list-item]  # a received message, sent back
         tools=TOOLS,
         max_tokens=64,
     )
@@ -144,7 +144,7 @@ def test_a_tool_is_called_and_its_result_is_used(reciting: openai.OpenAI, is_str
 )
 def test_what_cannot_be_honoured_is_a_bad_request(reciting: openai.OpenAI, fields: dict[str, object]) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        reciting.chat.completions.create(model="tiny", messages=MESSAGES, tools=TOOLS, **fields)  # type: ignore[call-overload]
+        reciting.chat.completions.create(model="tiny", messages=MESSAGES, tools=TOOLS, **fields)  # type: ignore[call-overload]  # wrong on purpose
     assert caught.value.param == next(iter(fields))
     assert caught.value.code == "unsupported_parameter"
 

@@ -12,6 +12,6 @@ def test_no_request_made_from_the_schema_is_answered_unexpectedly(run_client: Ru
     run_client(
         "schemathesis", "st", "run", f"{server.url}/openapi.json", "--checks", CHECKS, "--phases",
         "examples,fuzzing", "--max-examples", "5", "--seed", "7", "--request-timeout", "30",
-    )  # fmt: skip
+    )  # fmt: skip  # one option and its value per place
     assert server.metric('psd_request_errors_total{code="internal_error"}') == 0
     assert "Traceback" not in server.log

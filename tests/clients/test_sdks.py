@@ -43,7 +43,7 @@ def test_the_llm_command(
     said = run_client(
         "llm", "llm", "-m", "psd", *options, "-o", "max_tokens", "24", "What is 7 + 5?",
         LLM_USER_PATH=str(tmp_path), OPENAI_API_KEY="none",
-    )  # fmt: skip
+    )  # fmt: skip  # one option and its value per place
     if is_chat:
         expected = server.chat(max_tokens=24).json()["choices"][0]["message"]["content"]
     else:

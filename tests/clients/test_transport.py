@@ -13,30 +13,13 @@ import httpx
 import pytest
 
 from tests.clients.conftest import execute, require_program
+from tests.deploy.nginx import nginx_config
 from tests.server.process import ServerProcess, wait_until
 from tests.server.sse import joined_text, parse_stream
 
 BODY = {"model": "tiny", "prompt": "Write a story.", "ignore_eos": True, "stream": True}
 LONG = BODY | {"max_tokens": 448, "psd": {"policy": "greedy", "draft_depth": 0, "cache": "none", "block_length": 8}}
-NGINX = """
-user root;
-daemon off;
-pid {folder}/nginx.pid;
-error_log stderr;
-events {{ }}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    server {{
-        listen unix:{folder}/nginx.sock;
-        location / {{ proxy_pass {url}; }}
-    }}
-}}
-"""
+NGINX = "server {{ listen unix:{folder}/nginx.sock; location / {{ proxy_pass {url}; }} }}"
 
 
 def test_curl_prints_a_stream_as_it_comes(server: ServerProcess, tmp_path: Path) -> None:
@@ -46,7 +29,7 @@ def test_curl_prints_a_stream_as_it_comes(server: ServerProcess, tmp_path: Path)
         [curl, "-sSN", "--fail", "-H", "Content-Type: application/json", "-d", json.dumps(body),
          f"{server.url}/v1/completions"],
         tmp_path,
-    )  # fmt: skip
+    )  # fmt: skip  # one option and its value per place
     whole = server.complete(**body | {"stream": False}).json()
     assert joined_text(parse_stream(said.encode())) == whole["choices"][0]["text"]
 
@@ -68,7 +51,7 @@ def short_folder() -> Iterator[Path]:
 @contextmanager
 def nginx(program: str, url: str, folder: Path) -> Iterator[httpx.Client]:
     """nginx in front of a server, and a client that talks to it."""
-    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, url=url))
+    (folder / "nginx.conf").write_text(nginx_config(folder, NGINX.format(folder=folder, url=url)))
     process = subprocess.Popen([program, "-p", str(folder), "-c", str(folder / "nginx.conf")])
     try:
         wait_until(lambda: (folder / "nginx.sock").exists() or process.poll() is not None)

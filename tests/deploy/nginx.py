@@ -27,9 +27,15 @@ http {{
     fastcgi_temp_path {folder}/fastcgi;
     uwsgi_temp_path {folder}/uwsgi;
     scgi_temp_path {folder}/scgi;
-    include {folder}/psd.conf;
+    {content}
 }}
 """
+
+
+def nginx_config(folder: Path, content: str) -> str:
+    """A whole configuration that runs in the foreground and keeps to `folder`; `content` is that of its http block."""
+    user = "user root;" if os.geteuid() == 0 else ""
+    return FRAME.format(folder=folder, user=user, content=content)
 
 
 class NginxProcess:
@@ -49,8 +55,7 @@ class NginxProcess:
             assert old in text
             text = text.replace(old, new)
         (folder / "psd.conf").write_text(text)
-        user = "user root;" if os.geteuid() == 0 else ""
-        (folder / "nginx.conf").write_text(FRAME.format(folder=folder, user=user))
+        (folder / "nginx.conf").write_text(nginx_config(folder, f"include {folder}/psd.conf;"))
         make_certificate(folder)
         self.command = ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
         self._log = (folder / "nginx.log").open("w")
@@ -59,7 +64,7 @@ class NginxProcess:
         self.plain_url = f"http://127.0.0.1:{ports['80']}"
         try:
             wait_until(self._answers, 30)
-        except BaseException:
+        except BaseException:  # nobody else will end the process
             self.__exit__(None, None, None)
             raise
 

@@ -57,7 +57,7 @@ class PrometheusProcess:
             assert self._process.poll() is None, self._log_path.read_text()
             self.client = httpx.Client(base_url=f"http://127.0.0.1:{self._port()}", timeout=10)
             wait_until(lambda: self.client.get("/-/ready").status_code == 200, 30)
-        except BaseException:
+        except BaseException:  # nobody else will end the process
             self.__exit__(None, None, None)
             raise
 

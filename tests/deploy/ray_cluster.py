@@ -52,7 +52,7 @@ class RayCluster:
             wait_until(lambda: "serving\n" in self.log or self._process.poll() is not None, START_SECONDS)
             assert self._process.poll() is None, self.log
             self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120)
-        except BaseException:
+        except BaseException:  # nobody else will end the process
             self.__exit__(None, None, None)
             raise
 

@@ -48,7 +48,7 @@ def test_the_unit_is_confined(installed: Path) -> None:
 
 def test_the_unit_waits_for_the_drain_and_not_for_wrong_settings() -> None:
     parser = configparser.ConfigParser(strict=False, interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # the documented way to keep case
     parser.read(UNIT)
     service = parser["Service"]
     assert service["KillMode"] == "mixed"

@@ -90,7 +90,7 @@ def request_for(name: str, request_id: str, prompt: tuple[int, ...], cache_mode:
         threshold=0.5,
         block_length=block_length,
         draft_depth=depth,
-        cache=cache_mode,  # type: ignore[arg-type]
+        cache=cache_mode,  # type: ignore[arg-type]  # a name from the table
     )
     return Request(request_id, prompt, 24, decoder)
 

@@ -95,7 +95,7 @@ def test_other_errors_are_not_taken_for_want_of_memory() -> None:
     model = tight_model(0, capacity=30)
     driver = Driver(model)
     driver.add(Request("r", (5, 6), 8, GREEDY))
-    model.forward = None  # type: ignore[assignment, method-assign]
+    model.forward = None  # type: ignore[assignment, method-assign]  # any further forward must fail
     with pytest.raises(TypeError):
         driver.step()
 

@@ -68,7 +68,7 @@ def test_frontier_and_block_reports_join_to_the_same_tokens() -> None:
     events: dict[str, list[int]] = {"block": [], "frontier": []}
     for granularity in ("block", "frontier"):
         driver = Driver(model)
-        driver.add(Request("r", (5, 6), 24, BLOCK_8, granularity=granularity))  # type: ignore[arg-type]
+        driver.add(Request("r", (5, 6), 24, BLOCK_8, granularity=granularity))  # type: ignore[arg-type]  # parametrized
         while driver.engine.has_work():
             events[granularity] += [len(event.token_ids) for event in driver.step().tokens]
         events[granularity].append(-sum(driver.outcomes["r"].token_ids))
@@ -143,7 +143,7 @@ def test_what_cannot_be_served_is_refused_with_the_limit_and_the_value() -> None
 )
 def test_decoder_settings_out_of_range_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        DecoderConfig(**settings)  # type: ignore[arg-type]
+        DecoderConfig(**settings)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_the_boundary_types_do_not_import_torch() -> None:

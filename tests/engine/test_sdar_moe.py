@@ -182,7 +182,7 @@ def test_drafts_batches_and_caches_change_nothing(checkpoint: Path) -> None:
     prompts = [(7, 8, 9), (30, 2, 50, 60, 70, 71, 72, 3), tuple(range(10, 27))]
 
     def request(name: str, prompt: tuple[int, ...], cache: str, depth: int) -> Request:
-        decoder = DecoderConfig(threshold=0.5, block_length=BLOCK, draft_depth=depth, cache=cache)  # type: ignore[arg-type]
+        decoder = DecoderConfig(threshold=0.5, block_length=BLOCK, draft_depth=depth, cache=cache)  # type: ignore[arg-type]  # parametrized
         return Request(name, prompt, 16, decoder)
 
     plain = [run_alone(model, request("r", prompt, "none", 0))[0].token_ids for prompt in prompts]

@@ -52,7 +52,7 @@ RESULT: Final[list[dict[str, object]]] = [
 ]
 _PAST: Final = {"role": "assistant", "content": "", "tool_calls": [
     {"type": "function", "function": {"name": "get_weather", "arguments": {"city": "Lisbon"}}}
-]}  # fmt: skip
+]}  # fmt: skip  # a table
 RECITATIONS: Final[tuple[tuple[list[dict[str, object]], list[dict[str, object]], str], ...]] = (
     (list(ASK_LANGUAGES), [], LANGUAGES),
     (list(ASK_WEATHER), [WEATHER], "Let me look.\n" + CALL % "Lisbon"),

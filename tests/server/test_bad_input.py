@@ -30,7 +30,7 @@ def assert_envelope(response: httpx.Response, status: int) -> dict[str, str | No
     assert body["error"]["message"]
     assert isinstance(body["error"]["code"], str)
     assert response.headers["x-request-id"]
-    return body["error"]  # type: ignore[no-any-return]
+    return body["error"]  # type: ignore[no-any-return]  # of JSON
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_large_body_is_refused_while_it_is_read(server: ServerProcess) -> None
     body = b'{"model":"tiny","prompt":"' + b"a" * 5_000_000 + b'"}'
     assert_envelope(post(server, body), 413)
 
-    def chunks():  # type: ignore[no-untyped-def]
+    def chunks():  # type: ignore[no-untyped-def]  # httpx takes any iterable
         for start in range(0, len(body), 65_536):
             yield body[start : start + 65_536]
 
@@ -257,7 +257,7 @@ def test_prototype_like_keys_and_forged_lines_are_only_text(server: ServerProces
 CHAT_FIELDS = (
     "messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "continue_final_message",
     "add_generation_prompt", "logprobs", "top_logprobs", "max_completion_tokens", "response_format", "stop", "n",
-)  # fmt: skip
+)  # fmt: skip  # a table
 MESSAGES = st.lists(
     st.fixed_dictionaries(
         {"role": st.sampled_from(["system", "developer", "user", "assistant", "tool", "function", "x"])},

@@ -130,7 +130,7 @@ def test_one_json_line_per_finished_request_has_the_answers_figures(secured: Ser
     assert line["tokens"] == answer["usage"]["completion_tokens"] == 40
     assert line["forwards"] == answer["psd"]["forwards"]
     assert line["tokens_per_forward"] == answer["psd"]["tokens_per_forward"]
-    assert 0 <= line["queue_seconds"] <= line["first_text_seconds"] <= line["total_seconds"]  # type: ignore[operator]
+    assert 0 <= line["queue_seconds"] <= line["first_text_seconds"] <= line["total_seconds"]  # type: ignore[operator]  # of JSON
 
 
 def test_two_requests_of_one_id_both_work(secured: ServerProcess) -> None:

@@ -42,7 +42,7 @@ def test_random_bytes_stream_as_the_whole_text(random_server: ServerProcess, end
     body = asked | {
         "model": "tiny", "max_tokens": 60, "n": 2, "temperature": 1.5, "seed": seed, "ignore_eos": True,
         "psd": {"policy": "topk", "k": 3, "block_length": 16}, "stop": ["\n\n", "the"],
-    }  # fmt: skip
+    }  # fmt: skip  # a table
     whole = random_server.client.post(f"/v1/{endpoint}", json=body).json()["choices"]
     for granularity in ("block", "frontier"):
         options = {"granularity": granularity}

@@ -81,8 +81,8 @@ def test_a_request_is_a_tree_of_spans_with_its_figures(client: httpx.Client, exp
     names = sorted(span.name for span in children)
     assert names == ["denoise", "denoise", "queue", "queue", "refresh", "refresh", "stream"]
     for span in children:
-        assert root.start_time <= span.start_time <= span.end_time <= root.end_time  # type: ignore[operator]
-    counted = sum(span.attributes["psd.forwards"] for span in children if span.name in ("refresh", "denoise"))  # type: ignore[index,misc]
+        assert root.start_time <= span.start_time <= span.end_time <= root.end_time  # type: ignore[operator]  # an ended span has both
+    counted = sum(span.attributes["psd.forwards"] for span in children if span.name in ("refresh", "denoise"))  # type: ignore[index,misc]  # checked to be there
     assert counted == answer["psd"]["forwards"]
 
 
@@ -134,7 +134,7 @@ def test_without_the_extra_the_flag_says_how_to_get_it(monkeypatch: pytest.Monke
     def without_extra(name: str, *arguments: object, **named: object) -> object:
         if name.startswith("opentelemetry"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return real_import(name, *arguments, **named)  # type: ignore[arg-type]
+        return real_import(name, *arguments, **named)  # type: ignore[arg-type]  # passed on as they came
 
     monkeypatch.delitem(sys.modules, "server.otel")
     monkeypatch.setattr(builtins, "__import__", without_extra)

@@ -47,7 +47,7 @@ class _PatchingFinder:
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name != "psd_core.runner":
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)  # type: ignore[arg-type]  # no full finder
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.loader is not None
@@ -57,8 +57,8 @@ class _PatchingFinder:
             execute(module)
             _patch(module)
 
-        spec.loader.exec_module = execute_and_patch  # type: ignore[method-assign]
+        spec.loader.exec_module = execute_and_patch  # type: ignore[method-assign]  # the point of it
         return spec
 
 
-sys.meta_path.insert(0, _PatchingFinder())  # type: ignore[arg-type]
+sys.meta_path.insert(0, _PatchingFinder())  # type: ignore[arg-type]  # as above
