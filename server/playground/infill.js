@@ -16,7 +16,9 @@ export function selectedPart(host) {
   const range = selection.getRangeAt(0);
   if (range.collapsed || range.startContainer !== node || range.endContainer !== node) return null;
   const text = node.data;
-  const [start, stop] = [range.startOffset, range.endOffset];
+  // A word's token holds the space before it: a selection that begins at the word means that space too.
+  const isAtWord = text[range.startOffset - 1] === " " && text[range.startOffset] !== " ";
+  const [start, stop] = [range.startOffset - Number(isAtWord), range.endOffset];
   return { before: text.slice(0, start), chosen: text.slice(start, stop), after: text.slice(stop) };
 }
 

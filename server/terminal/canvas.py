@@ -67,7 +67,7 @@ class CanvasState:
 
 
 def draw(state: CanvasState) -> Group:
-    """The canvas, block by block, over a line of figures."""
+    """The canvas, block by block, over a line of figures and one that explains the colours."""
     canvas = Text(overflow="fold")
     for position in range(state.length):
         if position in state.starts and position:
@@ -81,10 +81,10 @@ def draw(state: CanvasState) -> Group:
     legend = Text("  ").join([Text(kind, style) for kind, style in STYLES.items()] + [Text("undecided", UNDECIDED)])
     figures = Text(
         f"{len(state.cells)} of {state.length} decided · {state.forwards} forwards · "
-        f"{state.tokens_per_forward:.2f} tokens per forward · drafts {state.accepted} of {state.drafted} held   ",
+        f"{state.tokens_per_forward:.2f} decided per forward · drafts {state.accepted} of {state.drafted} held",
         "dim",
     )
-    return Group(canvas, Text(), figures.append_text(legend))
+    return Group(canvas, Text(), figures, legend)
 
 
 def harmless(text: str) -> str:

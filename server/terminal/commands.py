@@ -80,7 +80,8 @@ class Screen:
 
     def _watch(self, source: Source, path: str, body: JsonObject) -> Answer:
         record, state = _Record(), CanvasState()
-        live = Live(console=self._out, refresh_per_second=REDRAWS_PER_SECOND)
+        # Folded at the terminal's width: a console with soft wrapping would cut every line there instead.
+        live = Live(console=Console(highlight=False, markup=False), refresh_per_second=REDRAWS_PER_SECOND)
         with live, closing(source.stream(path, body)) as chunks:
             for chunk in chunks:
                 record.take(chunk)

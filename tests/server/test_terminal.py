@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -52,6 +58,31 @@ def test_watching_ends_with_the_whole_canvas_and_the_text(server: ServerProcess)
     assert "24 of 32 decided" in result.stdout or "32 of 32 decided" in result.stdout
     text = server.complete(prompt=PROMPT, **FIELDS).json()["choices"][0]["text"]
     assert result.stdout.endswith(harmless(text) + "\n")
+
+
+def test_a_canvas_wider_than_the_terminal_is_folded_not_cut(server: ServerProcess) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 30, 0, 0))
+    command = [sys.executable, "-m", "server.cli", "generate", PROMPT, "--url", server.url, "--watch", *FLAGS]
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment | {"TERM": "xterm"},
+        cwd=Path(__file__).parents[2],
+    )
+    os.close(theirs)
+    seen = b""
+    # A terminal whose programs have ended answers a read with an error.
+    with contextlib.suppress(OSError):
+        while piece := os.read(ours, 65_536):
+            seen += piece
+    assert process.wait(60) == 0
+    frame = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode()).rpartition(" decided ·")[2]
+    assert "undecided" in frame
+    assert "held" in frame
 
 
 def test_a_chat_remembers_its_turns_until_told_otherwise(server: ServerProcess) -> None:
