@@ -14,6 +14,7 @@ Granularity = Literal["block", "frontier"]
 SEED_LOW: Final = -(2**63)
 SEED_HIGH: Final = 2**63 - 1
 MAX_TOP_LOGPROBS: Final = 20
+MIN_REPETITION_PENALTY: Final = 0.01  # a logit divided by much less is no finite number any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class SamplingParams:
     presence_penalty, frequency_penalty
                    taken off the logit of a token that the answer holds already, once and per occurrence, in [-2, 2]
     repetition_penalty
-                   divides the logit (multiplies a negative one) of a token in prompt, suffix or answer, in (0, 2]
+                   divides the logit (multiplies a negative one) of a token in prompt, suffix or answer, in [0.01, 2]
     logit_bias     (token id, bias) pairs, added to logits, each bias in [-100, 100], no id twice
     Penalties and bias act before anything else: confidence and log-probabilities are those after them.
     """
@@ -59,10 +60,10 @@ class SamplingParams:
         for name in ("presence_penalty", "frequency_penalty"):
             if not -2.0 <= getattr(self, name) <= 2.0:
                 raise RequestError(name, f"{name} must be between -2 and 2, got {getattr(self, name)}")
-        if not 0.0 < self.repetition_penalty <= 2.0:
+        if not MIN_REPETITION_PENALTY <= self.repetition_penalty <= 2.0:
             raise RequestError(
                 "repetition_penalty",
-                f"repetition_penalty must be above 0 and at most 2, got {self.repetition_penalty}",
+                f"repetition_penalty must be between {MIN_REPETITION_PENALTY} and 2, got {self.repetition_penalty}",
             )
         for token_id, bias in self.logit_bias:
             if not -100.0 <= bias <= 100.0:

@@ -24,7 +24,8 @@ from psd_core.report import canvas_event, prompt_event, tokens_event
 from psd_core.request import Request
 from psd_core.sequence import Sequence
 
-SCORING_SHARE = 4  # a scoring span takes at most one in so many tokens of a forward: answers must not wait for it
+# A scoring span takes at most one in so many tokens of a forward: alone, and beside others, who must not wait for it.
+SCORING_SHARES = (4, 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class Scheduler:
         for sequence in sorted(self._running.values(), key=lambda sequence: sequence.last_scheduled_step):
             if sequence.is_scoring:
                 width = sequence.num_prompt
-                room = self._config.max_num_batched_tokens // SCORING_SHARE // width
+                room = self._config.max_num_batched_tokens // SCORING_SHARES[len(self._running) > 1] // width
                 most = max(1, min(sequence.num_prompt - sequence.num_scored, room)) - 1
                 depth = 0
             else:

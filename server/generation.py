@@ -241,9 +241,9 @@ class Generation:
         except TimeoutError:
             if in_queue < in_all:
                 message = f"no place became free within {in_queue:g} s; try again later"
-                raise self._fail(unavailable("queue_timeout", message)) from None
+                raise self.fail(unavailable("queue_timeout", message)) from None
             message = f"the request took longer than the {in_all:g} s that are allowed"
-            raise self._fail(ApiError(504, "request_timeout", message)) from None
+            raise self.fail(ApiError(504, "request_timeout", message)) from None
 
     def _put(self, event: Event) -> None:
         """Queue an event. Tokens are bounded by max_tokens; views of the canvas are dropped for a slow reader."""
@@ -268,7 +268,7 @@ class Generation:
                 self._is_begun = True
                 return []
             case FinishedEvent(reason="out_of_memory"):
-                raise self._fail(unavailable("out_of_memory", "the memory does not suffice for this request now"))
+                raise self.fail(unavailable("out_of_memory", "the memory does not suffice for this request now"))
             case FinishedEvent():
                 rest = self._timed(track.finish())
                 end = End(track.index, track.reason(event), track.num_tokens, event.figures)
@@ -276,9 +276,10 @@ class Generation:
                 self._metrics.ended(self.endpoint, end.reason, end.num_tokens, end.figures)
                 return [*rest, end]
             case FailedEvent(_, error):
-                raise self._fail(error)
+                raise self.fail(error)
 
-    def _fail(self, error: ApiError) -> ApiError:
+    def fail(self, error: ApiError) -> ApiError:
+        """The work failed: this is what log and metrics say of it."""
         self.failure = error
         return error
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 
-from psd_core.request import MAX_TOP_LOGPROBS, SEED_HIGH, SEED_LOW
+from psd_core.request import MAX_TOP_LOGPROBS, MIN_REPETITION_PENALTY, SEED_HIGH, SEED_LOW
 from server.body import JsonObject
 from server.conversation import ChatMessage, ConversationFields, check_conversation
 from server.errors import ApiError, invalid
@@ -132,7 +132,7 @@ class GenerationFields(Fields):
     min_p: Number = Field(0.0, ge=0.0, le=1.0)
     presence_penalty: Number = Field(0.0, ge=-2.0, le=2.0)
     frequency_penalty: Number = Field(0.0, ge=-2.0, le=2.0)
-    repetition_penalty: Number = Field(1.0, gt=0.0, le=2.0)
+    repetition_penalty: Number = Field(1.0, ge=MIN_REPETITION_PENALTY, le=2.0)
     logit_bias: Bias = ()
     min_tokens: Int = Field(0, ge=0, le=2**31)
     stop_token_ids: Annotated[tuple[Int, ...], BeforeValidator(lambda value: _id_tuple(value))] = ()

@@ -82,7 +82,7 @@ async def _answer(request: Request, state: AppState, generation: Generation, ren
     if generation.job.wants_stream:
         chunks = _chunks(generation, renderer, patience)
         http = state.settings.http
-        return EventStream(chunks, http.ping_seconds, http.drain_seconds, close)
+        return EventStream(chunks, http.ping_seconds, http.drain_seconds, close, generation.fail)
     try:
         answer = await until_disconnect(request, _whole(generation, renderer, patience))
     finally:

@@ -40,12 +40,14 @@ class EventStream(EventSourceResponse):
         ping_seconds: float,
         drain_seconds: float,
         on_close: Callable[[], None],
+        on_fault: Callable[[ApiError], object],
     ) -> None:
         """ping_seconds: 0 sends no comments. drain_seconds: how long the stream may go on once the server stops.
 
-        on_close: called once at the end, also if nothing was ever sent.
+        on_close: called once at the end, also if nothing was ever sent. on_fault: called if an event cannot be made,
+        which is our own fault.
         """
-        self._frames = _frames(objects)
+        self._frames = _frames(objects, on_fault)
         self._objects = objects
         self._on_close = on_close
         super().__init__(
@@ -69,7 +71,9 @@ class EventStream(EventSourceResponse):
             self._on_close()
 
 
-async def _frames(objects: AsyncGenerator[JsonObject, None]) -> AsyncGenerator[bytes, None]:
+async def _frames(
+    objects: AsyncGenerator[JsonObject, None], on_fault: Callable[[ApiError], object]
+) -> AsyncGenerator[bytes, None]:
     """Encoded events. After the first byte an error cannot change the status any more, so it becomes an event."""
     try:
         async for item in objects:
@@ -78,7 +82,9 @@ async def _frames(objects: AsyncGenerator[JsonObject, None]) -> AsyncGenerator[b
         yield frame(error.envelope)
     except Exception:  # the status is sent already: the client is told inside the stream
         logger.exception("a stream failed")
-        yield frame(internal().envelope)
+        fault = internal()
+        on_fault(fault)
+        yield frame(fault.envelope)
     yield DONE
 
 

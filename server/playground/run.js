@@ -120,8 +120,10 @@ export class Run {
   static fromJson(data) {
     if (data?.format !== FORMAT) throw new Error("This file is not a saved run of the playground.");
     if (data.version !== VERSION) throw new Error(`This run has format version ${data.version}; this page reads version ${VERSION}.`);
-    const run = new Run({ path: String(data.path), body: data.body, label: String(data.label) });
+    if (!PATHS.includes(data.path) || !isObject(data.body)) throw new Error("The saved run is damaged: its request cannot be read.");
+    const run = new Run({ path: data.path, body: data.body, label: String(data.label) });
     if (!Array.isArray(data.frames) || !data.frames.every(isFrame)) throw new Error("The saved run is damaged: a frame of it cannot be read.");
+    if (!isUsage(data.usage) || !isFigures(data.figures)) throw new Error("The saved run is damaged: its figures cannot be read.");
     for (const { at, canvas } of data.frames) run.addFrame(canvas, at);
     const { text, firstTextAt, endedAt, finishReason, usage, figures } = data;
     Object.assign(run, { text: String(text), firstTextAt, endedAt, finishReason, usage, figures, isOver: true });
@@ -130,13 +132,41 @@ export class Run {
 }
 
 const PER_POSITION = ["token_ids", "tokens", "candidates", "confidences", "depths"];
+const PATHS = ["/v1/completions", "/v1/chat/completions"];
+const FIGURES = ["forwards", "tokens_per_forward", "mean_accepted_depth", "decode_seconds"];
+const MAX_LENGTH = 2 ** 20;
+
+/** What every entry of a frame's lists must be; null is allowed in each of them. */
+const KINDS = { token_ids: Number.isInteger, tokens: isText, candidates: isText, confidences: Number.isFinite, depths: Number.isInteger };
 const COUNTS = ["start", "forwards", "steps", "drafted", "accepted", "length"];
+
+function isText(value) {
+  return typeof value === "string";
+}
+
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+function isUsage(usage) {
+  if (usage === null || usage === undefined) return true;
+  const count = usage.completion_tokens;
+  return Number.isInteger(count) && count >= 0 && count <= MAX_LENGTH;
+}
+
+function isFigures(figures) {
+  return figures === null || figures === undefined || FIGURES.every((name) => Number.isFinite(figures[name]));
+}
 
 function isFrame(frame) {
   const canvas = frame?.canvas;
   if (typeof frame?.at !== "number" || !canvas || !Array.isArray(canvas.rejected)) return false;
   const width = canvas.token_ids?.length;
   const hasCounts = COUNTS.every((name) => Number.isInteger(canvas[name]) && canvas[name] >= 0);
-  const hasPositions = PER_POSITION.every((name) => Array.isArray(canvas[name]) && canvas[name].length === width);
-  return hasCounts && hasPositions && canvas.start + width <= canvas.length && canvas.length <= 2 ** 20;
+  const isEntry = (name) => (value) => value === null || KINDS[name](value);
+  const hasPositions = PER_POSITION.every(
+    (name) => Array.isArray(canvas[name]) && canvas[name].length === width && canvas[name].every(isEntry(name)),
+  );
+  const isInside = width > 0 && canvas.start + width <= canvas.length && canvas.length <= MAX_LENGTH;
+  return hasCounts && hasPositions && isInside && canvas.rejected.every(Number.isInteger);
 }

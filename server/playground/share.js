@@ -17,11 +17,11 @@ export function toHash(state) {
 export function fromHash(hash) {
   const pairs = [...new URLSearchParams(hash.replace(/^#/, ""))];
   if (!pairs.length) return null;
-  const state = {};
+  const state = Object.create(null); // a name like __proto__ is a name like any other
   for (const [name, text] of pairs) {
     const [group, inner] = name.split(".");
     if (inner === undefined) state[group] = text;
-    else if (typeof state[group] !== "string") (state[group] ??= {})[inner] = text;
+    else if (typeof state[group] !== "string") (state[group] ??= Object.create(null))[inner] = text;
   }
   return state;
 }

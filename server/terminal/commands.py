@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from contextlib import closing
 from dataclasses import dataclass
@@ -50,6 +51,9 @@ class Screen:
     def sum_up(self, answer: Answer) -> None:
         """One line of figures, where they do not disturb the text."""
         figures: Any = answer.figures
+        if not figures:
+            self.note(f"{answer.num_tokens} tokens; the server told no figures of the decoding")
+            return
         self._err.print(
             f"{answer.num_tokens} tokens · {figures['forwards']} forwards · "
             f"{figures['tokens_per_forward']:.2f} tokens per forward · accepted depth "
@@ -59,7 +63,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """A line of ours."""
-        self._err.print(text, style="dim")
+        self._err.print(harmless(text), style="dim")
 
     def ask(self) -> str | None:
         """A line from the user; None at the end of the input."""
@@ -139,6 +143,9 @@ def generate(given: argparse.Namespace) -> int:
         return _fail("generate", error, 1)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:  # whoever read the text has heard enough; at exit Python must not write to it again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0
 
 
@@ -206,5 +213,5 @@ def _source(given: argparse.Namespace, settings: Settings) -> Source:
 
 
 def _fail(command: str, error: Exception, status: int) -> int:
-    print(f"psd {command}: error: {error}", file=sys.stderr)
+    print(harmless(f"psd {command}: error: {error}"), file=sys.stderr)
     return status

@@ -6,7 +6,7 @@ import json
 from collections.abc import Generator
 from contextlib import closing
 from http.client import HTTPException, HTTPResponse
-from typing import Final
+from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -23,8 +23,11 @@ class RemoteModel:
 
     def __init__(self, url: str, key: str | None, model: str | None) -> None:
         """SourceError if the URL is none, or if the server must be asked for a name and does not answer."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            parts = None
+        if parts is None or parts.scheme not in ("http", "https") or not parts.netloc:
             raise SourceError(f"--url must be like http://localhost:8000, got {url!r}")
         self._base = url.rstrip("/").removesuffix("/v1")
         self._key = key
@@ -40,17 +43,19 @@ class RemoteModel:
                         return
                     if not data or data.startswith(":"):
                         continue
-                    chunk = json.loads(data)
-                    if "error" in chunk:
-                        raise SourceError(str(chunk["error"].get("message")))
-                    yield chunk
+                    yield _checked(json.loads(data))
             except (OSError, HTTPException) as error:
                 raise SourceError(f"the connection to {self._base} was lost: {error}") from error
+            except ValueError as error:  # neither UTF-8 nor JSON
+                raise SourceError(f"{self._base} does not answer as a PSD server: {error}") from error
         raise SourceError("the stream ended before the answer was complete")
 
     def _first_model(self) -> str:
         with closing(self._open("/v1/models", None)) as response:
-            return str(json.load(response)["data"][0]["id"])
+            try:
+                return str(json.load(response)["data"][0]["id"])
+            except (ValueError, KeyError, IndexError, TypeError) as error:
+                raise SourceError(f"{self._base} lists no models as a PSD server does") from error
 
     def _open(self, path: str, body: JsonObject | None) -> HTTPResponse:
         headers = {"Content-Type": "application/json"}
@@ -67,6 +72,16 @@ class RemoteModel:
             raise SourceError(f"{self._base} cannot be reached: {reason}") from error
         assert isinstance(response, HTTPResponse)
         return response
+
+
+def _checked(chunk: Any) -> JsonObject:
+    """A chunk as our servers send them. SourceError for an error in the stream, and for any other shape."""
+    if isinstance(chunk, dict) and "error" in chunk:
+        error = chunk["error"]
+        raise SourceError(str(error.get("message")) if isinstance(error, dict) else str(error))
+    if not isinstance(chunk, dict) or not isinstance(chunk.get("choices"), list):
+        raise SourceError(f"the server sent something that is no chunk of an answer: {str(chunk)[:80]}")
+    return chunk
 
 
 def _said(error: HTTPError) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 from urllib.parse import urlencode
@@ -188,10 +189,47 @@ def test_a_run_can_be_scrubbed_stepped_played_saved_and_loaded(browser: Browser,
     assert (browser.script(CELLS), browser.text(".answer"), browser.text(".pane .state")) == (cells, answer, state)
     browser.click("#first")
     assert decided() == 0
-    saved.write_text(json.dumps({"format": "psd-run", "version": 1, "frames": [{"at": 0, "canvas": {}}]}))
-    browser.one("#load").send_keys(str(saved))
-    browser.wait(lambda: "damaged" in browser.text("#fault"))
+    whole = json.loads(saved.read_text())
+    for number, damaged in enumerate(damages(whole)):
+        hostile = saved.with_name(f"damaged-{number}.json")
+        hostile.write_text(json.dumps(damaged))
+        browser.one("#load").send_keys(str(saved))
+        browser.wait(lambda: not browser.text("#fault"))
+        browser.one("#load").send_keys(str(hostile))
+        browser.wait(lambda: "damaged" in browser.text("#fault"))
     saved.unlink()
+
+
+def damages(whole: Any) -> Iterator[Any]:
+    """A saved file with one thing wrong in it, again and again."""
+    for path, value in (
+        (("frames", 0, "canvas"), {}),
+        (("frames", 0, "canvas", "confidences", 0), "0.5"),
+        (("frames", 0, "canvas", "tokens", 0), 7),
+        (("frames", 0, "canvas", "rejected"), ["x"]),
+        (("usage", "completion_tokens"), 10**15),
+        (("figures",), {}),
+        (("path",), "https://elsewhere.example/v1/completions"),
+        (("body",), None),
+    ):
+        damaged = copy.deepcopy(whole)
+        runs = damaged if isinstance(damaged, list) else [damaged]
+        inner = runs[0]
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = value
+        yield damaged
+    nothing = copy.deepcopy(whole)
+    canvas = (nothing if isinstance(nothing, list) else [nothing])[0]["frames"][0]["canvas"]
+    canvas.update({name: [] for name in ("token_ids", "tokens", "candidates", "confidences", "depths", "rejected")})
+    yield nothing
+
+
+def test_an_address_cannot_change_what_objects_are(browser: Browser, server: ServerProcess) -> None:
+    browser.open(f"{server.url}/#__proto__.polluted=yes&constructor.prototype=x&prompt=Hello")
+    assert browser.script("return ({}).polluted") is None
+    assert browser.script("return document.querySelector('#prompt').value") == "Hello"
+    assert browser.complaints() == []
 
 
 def test_every_decoder_setting_has_a_control_with_the_engines_range(browser: Browser, server: ServerProcess) -> None:
@@ -375,7 +413,8 @@ def test_a_selected_part_of_the_answer_is_filled_again(browser: Browser, server:
         range.setEnd(node, 12);
         getSelection().removeAllRanges();
         getSelection().addRange(range);
-        return range.toString();
+        const isAtWord = node.data[3] === " " && node.data[4] !== " ";  // then the space is part of its token
+        return node.data.slice(isAtWord ? 3 : 4, 12);
         """
     )
     (refill,) = (button for button in browser.find(".pane button") if button.text == "Refill selection")

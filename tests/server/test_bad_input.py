@@ -103,6 +103,7 @@ def test_a_broken_body_is_a_400(server: ServerProcess, content: bytes) -> None:
         ({"presence_penalty": 2.1}, "presence_penalty"),
         ({"frequency_penalty": "0"}, "frequency_penalty"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-38}, "repetition_penalty"),
         ({"logit_bias": [1]}, "logit_bias"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"),

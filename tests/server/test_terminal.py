@@ -11,7 +11,10 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -133,3 +136,54 @@ def test_nothing_that_a_terminal_obeys_gets_through(text: str) -> None:
         harmless(f"a\n\t{text}b") == "a\n\t" + "".join("�" if not char.isprintable() else char for char in text) + "b"
     )
     assert text not in harmless(text)
+
+
+class Stranger(BaseHTTPRequestHandler):
+    """A web server that is none of ours: whatever is asked, it says the last part of the path in its own way."""
+
+    SAYS: ClassVar = {
+        "html": b"<html></html>",
+        "empty": b'{"data": []}',
+        "garbage": b"data: {\n\n",
+        "latin": b"data: \xe9\n\n",
+        "list": b"data: [1]\n\n",
+        "text": b'data: {"error": "\x1b[31mred"}\n\n',
+        "escape": b'data: {"error": {"message": "\\u001b]0;owned\\u0007"}}\n\n',
+        "openai": b'data: {"choices": [{"text": "Hi"}]}\n\ndata: [DONE]\n\n',
+    }
+
+    def _say(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.SAYS[self.path.split("/")[1]])
+
+    do_GET = do_POST = _say  # the names that http.server calls
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: tests read what psd says."""
+
+
+@pytest.mark.parametrize(("says", "status"), [(says, 0 if says == "openai" else 1) for says in Stranger.SAYS])
+def test_a_server_that_is_none_of_ours_is_an_error_in_words(says: str, status: int) -> None:
+    with HTTPServer(("127.0.0.1", 0), Stranger) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        name = () if says in ("html", "empty") else ("--model", "m")
+        result = psd("generate", "Hi", "--url", f"http://127.0.0.1:{server.server_port}/{says}", *name)
+        server.shutdown()
+    assert result.returncode == status
+    assert "Traceback" not in result.stderr
+    assert "\x1b" not in result.stdout + result.stderr
+    assert ("error: " in result.stderr) == bool(status)
+
+
+def test_a_reader_that_has_heard_enough_and_a_broken_url_end_quietly(server: ServerProcess) -> None:
+    command = [sys.executable, "-m", "server.cli", "generate", PROMPT, "--url", server.url, *FLAGS]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, said = process.communicate(timeout=120)
+    assert "Traceback" not in said
+    assert "BrokenPipe" not in said
+    assert psd("generate", PROMPT, "--url", "http://[").returncode == 1
