@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psd_core.config import CacheName
+from psd_core.config import CacheName, attention_name
 from psd_core.errors import ContextError, RequestError
 from psd_core.request import Request
 
@@ -19,8 +19,9 @@ class Limits:
     max_model_len      positions of prompt plus canvas
     vocab_size         token ids are 0 … vocab_size - 1
     max_cache_tokens   slots of the key-value arena
-    block_length       the one block length of a block-causal model; None: the model attends everywhere, any will do
+    block_length       the one block length of a causal model; None: the model attends everywhere, any will do
     caches             cache modes that suit the model's attention
+    is_context_causal  of a causal model: its blocks begin behind the prompt, not at multiples of their length
     """
 
     max_model_len: int
@@ -28,22 +29,28 @@ class Limits:
     max_cache_tokens: int
     block_length: int | None
     caches: tuple[CacheName, ...]
+    is_context_causal: bool = False
+
+    @property
+    def has_grid(self) -> bool:
+        """Whether blocks begin at multiples of their length, whatever the prompt."""
+        return attention_name(self.block_length, self.is_context_causal) == "block-causal"
 
 
-def num_canvas_tokens(request: Request, is_block_causal: bool) -> int:
+def num_canvas_tokens(request: Request, has_grid: bool) -> int:
     """`max_tokens` rounded up so that the canvas ends with a block: undecided positions the request starts with.
 
-    Blocks begin behind the prompt, or, for block-causal models, at multiples of the block length. In front of a suffix
+    Blocks begin behind the prompt, or, with a grid, at multiples of the block length. In front of a suffix
     nothing is rounded: the last block is as short as it must be.
     """
     if request.suffix_ids or not request.max_tokens:
         return request.max_tokens
     block_length = request.decoder.block_length
-    offset = len(request.prompt_ids) if is_block_causal else 0
+    offset = len(request.prompt_ids) if has_grid else 0
     return -(-(offset + request.max_tokens) // block_length) * block_length - offset
 
 
-def num_slots(request: Request, is_block_causal: bool) -> int:
+def num_slots(request: Request, has_grid: bool) -> int:
     """Slots of the key-value arena the request holds while it runs.
 
     Without a cache none. Otherwise its whole context plus scratch for the rows of one denoising forward, each as wide
@@ -53,7 +60,7 @@ def num_slots(request: Request, is_block_causal: bool) -> int:
     if decoder.cache == "none":
         return 0
     num_prompt = len(request.prompt_ids)
-    num_canvas = num_canvas_tokens(request, is_block_causal) + len(request.suffix_ids)
+    num_canvas = num_canvas_tokens(request, has_grid) + len(request.suffix_ids)
     num_rows = 1 + decoder.num_guesses
     if decoder.cache == "prefix":
         return num_prompt + num_rows * (num_canvas + 1)
@@ -93,13 +100,12 @@ def check(request: Request, limits: Limits) -> None:
             "psd.block_length",
             f"block_length must be {limits.block_length} for this model, got {decoder.block_length}",
         )
-    is_block_causal = limits.block_length is not None
-    if request.suffix_ids and is_block_causal:
+    if request.suffix_ids and limits.block_length is not None:
         raise RequestError(
             "suffix", "suffix needs a model that sees what follows; this one attends to earlier blocks only"
         )
     num_prompt, num_suffix = len(request.prompt_ids), len(request.suffix_ids)
-    num_canvas = num_canvas_tokens(request, is_block_causal)
+    num_canvas = num_canvas_tokens(request, limits.has_grid)
     total = num_prompt + num_canvas + num_suffix
     if total > limits.max_model_len:
         rounded = f", rounded up to {num_canvas} in blocks of {decoder.block_length}" if not num_suffix else ""
@@ -110,7 +116,7 @@ def check(request: Request, limits: Limits) -> None:
             f"prompt ({num_prompt} tokens) plus max_tokens ({request.max_tokens}{rounded}){suffix} is {total} tokens; "
             f"the context limit is {limits.max_model_len} tokens",
         )
-    slots = num_slots(request, is_block_causal)
+    slots = num_slots(request, limits.has_grid)
     if slots > limits.max_cache_tokens:
         raise ContextError(
             "max_tokens",

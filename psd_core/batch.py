@@ -36,6 +36,7 @@ class Segment:
     slot_start: int | None
     context_stop: int  # cached positions 0 … context_stop - 1 are read
     causal_block: int | None  # positions see their own and earlier blocks of this length; None: everything
+    open_start: int | None  # positions before it see what stands before them, others everything; None: all are others
     bias: (
         Tensor | None
     )  # [num_rows * width, context_stop + num_rows * width], 0 or -inf; without a cache [width, width]
@@ -92,23 +93,33 @@ def _segment(span: Span, start: int, dtype: torch.dtype, device: torch.device) -
     num_rows, width = span.token_ids.shape
     window = span.window
     if span.slot_start is None:
-        hidden = hidden_keys(1, width, window.start, 0, span.causal_block)
+        hidden = hidden_keys(1, width, window.start, 0, span.causal_block, span.open_start)
     else:
-        hidden = hidden_keys(num_rows, width, window.start, window.context_stop, span.causal_block)
+        hidden = hidden_keys(num_rows, width, window.start, window.context_stop, span.causal_block, span.open_start)
     bias = None
     if hidden.any():
         bias = torch.zeros(hidden.shape, dtype=dtype, device=device)
         bias.masked_fill_(torch.from_numpy(hidden).to(device), -torch.inf)
-    return Segment(start, num_rows, width, window.start, span.slot_start, window.context_stop, span.causal_block, bias)
+    return Segment(
+        start,
+        num_rows,
+        width,
+        window.start,
+        span.slot_start,
+        window.context_stop,
+        span.causal_block,
+        span.open_start,
+        bias,
+    )
 
 
 def hidden_keys(
-    num_rows: int, width: int, window_start: int, context_stop: int, causal_block: int | None
+    num_rows: int, width: int, window_start: int, context_stop: int, causal_block: int | None, open_start: int | None
 ) -> npt.NDArray[np.bool_]:
     """[num_rows * width, context_stop + num_rows * width]: which keys each query must not see.
 
-    Hidden are the other rows, the stale cached copies of the window's own positions, and later blocks if
-    `causal_block` is given. Keys are ordered as in `Segment`.
+    Hidden are the other rows, the stale cached copies of the window's own positions, later blocks if `causal_block` is
+    given, and, if `open_start` is, whatever stands behind a query before it. Keys are ordered as in `Segment`.
     """
     row_positions = np.arange(window_start, window_start + width)
     rows = np.repeat(np.arange(num_rows), width)
@@ -121,10 +132,12 @@ def hidden_keys(
     hidden[:, context_stop:] = rows[:, None] != rows[None, :]
     if causal_block is not None:
         hidden |= keys[None, :] // causal_block > queries[:, None] // causal_block
+    if open_start is not None:
+        hidden |= (keys[None, :] > queries[:, None]) & (queries[:, None] < open_start)
     return hidden
 
 
 def _joins(left: Segment, right: Segment) -> bool:
     """Neighbours without a cache, of one width and with the same bias, attend as one batch of rows."""
-    alike = left.width == right.width and left.causal_block == right.causal_block
+    alike = (left.width, left.causal_block, left.open_start) == (right.width, right.causal_block, right.open_start)
     return left.slot_start is None and right.slot_start is None and alike

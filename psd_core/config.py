@@ -14,6 +14,7 @@ from psd_core.errors import ConfigError
 PolicyName = Literal["greedy", "topk", "threshold", "factor", "entropy", "margin", "localleap", "lopa"]
 AcceptanceName = Literal["exact", "subset", "token"]
 CacheName = Literal["none", "prefix", "dual", "causal"]
+AttentionName = Literal["full", "block-causal", "context-causal"]
 DraftIncrement = int | Literal["policy"]
 
 POLICY_NAMES: Final[tuple[str, ...]] = get_args(PolicyName)
@@ -22,6 +23,18 @@ CACHE_NAMES: Final[tuple[str, ...]] = get_args(CacheName)
 
 MAX_BLOCK_LENGTH: Final = 1024
 MAX_DRAFT_DEPTH: Final = 32
+
+
+def attention_name(block_length: int | None, is_context_causal: bool) -> AttentionName:
+    """What a model's tokens see.
+
+    full             everything; blocks of any length begin behind the prompt
+    block-causal     their own block and earlier ones; blocks begin at multiples of `block_length`
+    context-causal   what stands before them, and the open block itself whole; blocks begin behind the prompt
+    """
+    if block_length is None:
+        return "full"
+    return "context-causal" if is_context_causal else "block-causal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +131,7 @@ class EngineConfig:
                               contexts with as much scratch, 2^18 slots, or half the device's free memory,
                               whichever is least
     max_logit_rows            positions projected to the vocabulary at once; bounds the logits' memory
-    prefix_cache              keep finished contexts of block-causal models for later requests that begin alike
+    prefix_cache              keep finished contexts of causal models for later requests that begin alike
     undefined_ids             ids of the vocabulary that no tokenizer defines; never chosen, like the mask id
     """
 

@@ -42,6 +42,7 @@ def decide(plan: StepPlan, candidates: Sequence[Sequence[Candidates | None]]) ->
             winner = best_branch(span.rows, scored)
             decisions.append(Decision(span, tuple(scored), (0, winner) if winner else (0,)))
             continue
-        path = accept(span.rows, scored, make_policy(decoder), decoder.acceptance, span.editor)
+        policy = make_policy(decoder, opens_alone=span.open_start is not None)
+        path = accept(span.rows, scored, policy, decoder.acceptance, span.editor)
         decisions.append(Decision(span, tuple(scored), path))
     return decisions

@@ -17,7 +17,7 @@ from psd_core.config import EngineConfig
 from psd_core.decide import Decision, decide
 from psd_core.errors import ConfigError, OutOfMemoryError
 from psd_core.events import FinishedEvent, Phase, StepOutput, StepReport
-from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES, BLOCK_CAUSAL_CACHES
+from psd_core.kvcache.modes import attention_caches
 from psd_core.kvcache.store import affordable_slots
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.plan import Span, StepPlan
@@ -55,8 +55,10 @@ class Engine:
             DEFAULT_MAX_CACHE_TOKENS,
             affordable_slots(spec.num_layers, spec.num_kv_heads, spec.head_dim, model.dtype, model.device),
         )
-        caches = BIDIRECTIONAL_CACHES if spec.block_length is None else BLOCK_CAUSAL_CACHES
-        self.limits = Limits(max_model_len, spec.vocab_size, num_slots, spec.block_length, caches)
+        caches = attention_caches(spec.attention)
+        self.limits = Limits(
+            max_model_len, spec.vocab_size, num_slots, spec.block_length, caches, spec.is_context_causal
+        )
         self._clock = clock
         self._on_begin = on_begin
         self._max_budget = self._budget = config.max_num_batched_tokens

@@ -32,6 +32,8 @@ class Span:
     block_start: int
     slot_start: int | None  # slot of position 0; None: nothing is cached
     causal_block: int | None  # positions attend to their own and earlier blocks of this length; None: to everything
+    # Positions before it attend to what stands before them, from it on to everything; None: no such difference.
+    open_start: int | None = None
     is_first: bool = False  # the sequence's first span
     # Tokens of the answer in front of the block; empty unless penalties count them.
     generated_before: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -101,7 +103,8 @@ def make_span(sequence: Sequence, depth: int, mask_id: int, is_shifted: bool) ->
         window=window,
         block_start=sequence.block_start,
         slot_start=sequence.slot_start,
-        causal_block=sequence.block_length if sequence.is_block_causal else None,
+        causal_block=sequence.block_length if sequence.attention == "block-causal" else None,
+        open_start=sequence.block_start if sequence.attention == "context-causal" else None,
         is_first=sequence.first_forward_seconds is None,
         generated_before=sequence.counted_before_block,
     )
@@ -111,10 +114,14 @@ def make_scoring_span(sequence: Sequence, num_rows: int, mask_id: int) -> Span:
     """A span that scores the next prompt tokens: one row per token, at most as many as are left.
 
     The row of position i shows the prompt up to i - 1 and masks behind. As a block state it has everything decided but
-    position i: what is "decided" behind it is the mask itself.
+    position i: what is "decided" behind it is the mask itself. A context-causal model sees no token of a prompt from
+    the ones before it, so one row, the prompt itself, scores all tokens.
     """
     prompt = np.asarray(sequence.request.prompt_ids, np.int64)
     rows: list[BlockState] = []
+    if sequence.scores_at_once:
+        rows.append(BlockState(prompt, np.arange(prompt.size) < sequence.num_scored))
+        num_rows = 0
     for position in range(sequence.num_scored, min(sequence.num_prompt, sequence.num_scored + num_rows)):
         is_before = np.arange(prompt.size) < position
         rows.append(BlockState(np.where(is_before, prompt, mask_id), np.arange(prompt.size) != position))
@@ -126,6 +133,7 @@ def make_scoring_span(sequence: Sequence, num_rows: int, mask_id: int) -> Span:
         window=Window(0, sequence.num_prompt, 0),
         block_start=0,
         slot_start=None,
-        causal_block=sequence.block_length if sequence.is_block_causal else None,
+        causal_block=sequence.block_length if sequence.attention == "block-causal" else None,
+        open_start=sequence.num_prompt if sequence.scores_at_once else None,
         is_first=sequence.first_forward_seconds is None,
     )

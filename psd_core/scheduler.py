@@ -55,7 +55,7 @@ class Scheduler:
         self._config = config
         self._mask_id = spec.mask_id
         self._is_shifted = spec.is_shifted
-        self._is_block_causal = spec.block_length is not None
+        self._attention = spec.attention
         self._waiting: deque[Sequence] = deque()
         self._running: dict[str, Sequence] = {}
         self._slots = SlotAllocator(num_cache_slots)
@@ -69,7 +69,7 @@ class Scheduler:
             sequence.request.request_id == request.request_id for sequence in self._waiting
         ):
             raise RequestError("request_id", f"request id {request.request_id!r} is already in use")
-        self._waiting.append(Sequence(request, self._is_block_causal, now_seconds))
+        self._waiting.append(Sequence(request, self._attention, now_seconds))
 
     def cancel(self, request_ids: Iterable[str], now_seconds: float) -> list[FinishedEvent]:
         """End these requests now, whatever state they are in; unknown ids are ignored."""
@@ -133,7 +133,8 @@ class Scheduler:
             if sequence.is_scoring:
                 width = sequence.num_prompt
                 room = self._config.max_num_batched_tokens // SCORING_SHARES[len(self._running) > 1] // width
-                most = max(1, min(sequence.num_prompt - sequence.num_scored, room)) - 1
+                wanted = 1 if sequence.scores_at_once else sequence.num_prompt - sequence.num_scored
+                most = max(1, min(wanted, room)) - 1
                 depth = 0
             else:
                 most = draft_limit(sequence)
@@ -164,7 +165,7 @@ class Scheduler:
             sequence.last_scheduled_step = self._step
             _count(sequence, decision, started_seconds, now_seconds)
             if decision.span.phase == "score":
-                sequence.record_scores(decision.candidates)
+                sequence.record_scores(decision.span.rows, decision.candidates)
                 if sequence.is_scoring:
                     continue
                 outcome.prompts.append(prompt_event(sequence))
@@ -193,7 +194,7 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Assert that exactly the running sequences hold cache slots, and that none is lost."""
         self._slots.check_integrity()
-        held = sum(num_slots(sequence.request, self._is_block_causal) for sequence in self._running.values())
+        held = sum(num_slots(sequence.request, sequence.has_grid) for sequence in self._running.values())
         held += self._num_kept
         assert held == self._slots.num_used, f"{self._slots.num_used} slots in use, {held} accounted for"
 
@@ -201,7 +202,7 @@ class Scheduler:
         """First come, first served: whoever is at the head waits until its slots are free."""
         while self._waiting and len(self._running) < self._config.max_num_seqs:
             sequence = self._waiting[0]
-            wanted = num_slots(sequence.request, self._is_block_causal)
+            wanted = num_slots(sequence.request, sequence.has_grid)
             if wanted:
                 source, length = self._find_prefix(sequence)
                 sequence.slot_start = self._allocate(wanted)
@@ -248,9 +249,9 @@ class Scheduler:
 
     def _release(self, sequence: Sequence, slot_start: int) -> None:
         """Give the slots back, but for the finished blocks that a later request may begin with."""
-        finished = sequence.token_ids[: sequence.num_cached]
-        if self._prefixes is not None and self._prefixes.keep(slot_start, finished):
-            self._slots.shrink(slot_start, sequence.num_cached)
+        whole = sequence.num_cached - sequence.num_cached % sequence.block_length
+        if self._prefixes is not None and self._prefixes.keep(slot_start, sequence.token_ids[:whole]):
+            self._slots.shrink(slot_start, whole)
         else:
             self._slots.free(slot_start)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from psd_core.admission import num_canvas_tokens
 from psd_core.block import BlockState, Candidates, IntArray, TopTokens
+from psd_core.config import AttentionName
 from psd_core.editing import edits, make_editor
 from psd_core.events import Figures
 from psd_core.policies import Policy, make_policy
@@ -32,10 +33,11 @@ class Sequence:
     num_scored   leading prompt tokens whose log-probability is known or not wanted
     """
 
-    def __init__(self, request: Request, is_block_causal: bool, arrival_seconds: float) -> None:
+    def __init__(self, request: Request, attention: AttentionName, arrival_seconds: float) -> None:
         self.request = request
-        self.is_block_causal = is_block_causal
-        self.policy: Policy = make_policy(request.decoder)
+        self.attention = attention
+        self.has_grid = attention == "block-causal"  # blocks begin at multiples of their length
+        self.policy: Policy = make_policy(request.decoder, opens_alone=attention == "context-causal")
         self.num_edit_passes = 0  # forwards on the active block since it was full
         self.arrival_seconds = arrival_seconds
         self.first_forward_seconds: float | None = None
@@ -43,7 +45,7 @@ class Sequence:
         self.slot_start: int | None = None
 
         self.num_prompt = len(request.prompt_ids)
-        num_canvas = num_canvas_tokens(request, is_block_causal)
+        num_canvas = num_canvas_tokens(request, self.has_grid)
         self.canvas_end = self.num_prompt + num_canvas
         self.context_length = self.canvas_end + len(request.suffix_ids)
         self.block_length = request.decoder.block_length
@@ -63,7 +65,7 @@ class Sequence:
 
         # Blocks begin behind the prompt, or on the fixed grid of a block-causal model, where the first active block
         # may hold the end of the prompt.
-        self.block_start = self.num_prompt - (self.num_prompt % self.block_length if is_block_causal else 0)
+        self.block_start = self.num_prompt - (self.num_prompt % self.block_length if self.has_grid else 0)
         self.state = self._block_state()
         self.candidates: Candidates | None = None
         self.num_cached = 0
@@ -92,10 +94,10 @@ class Sequence:
     def canvas_stop(self) -> int:
         """End of what the model sees: everything, or `canvas_blocks` beyond the active block.
 
-        A block-causal model sees nothing beyond its active block anyway; a suffix is there to be seen, so that
-        everything before it is, too.
+        A causal model sees nothing beyond its active block anyway; a suffix is there to be seen, so that everything
+        before it is, too.
         """
-        if self.is_block_causal:
+        if self.attention != "full":
             return self.block_stop
         look_ahead = self.request.decoder.canvas_blocks
         if look_ahead is None or self.request.suffix_ids:
@@ -187,16 +189,21 @@ class Sequence:
         """Whether prompt tokens are still to be scored, which comes before anything is generated."""
         return self.num_scored < self.num_prompt
 
-    def record_scores(self, scored: Rows[Candidates | None]) -> None:
-        """Take the log-probabilities of the next prompt tokens, one per row of a scoring span."""
-        for position, candidates in enumerate(scored, self.num_scored):
+    @property
+    def scores_at_once(self) -> bool:
+        """Whether one row scores all prompt tokens: each is seen by none before it."""
+        return self.attention == "context-causal"
+
+    def record_scores(self, rows: Rows[BlockState], scored: Rows[Candidates | None]) -> None:
+        """Take the log-probabilities of the next prompt tokens: the undecided positions of a scoring span's rows."""
+        for row, candidates in zip(rows, scored, strict=True):
             assert candidates is not None
             assert candidates.given is not None
-            self.logprobs[position] = candidates.given[position]
+            here = np.flatnonzero(~row.decided)
+            self.logprobs[here] = candidates.given[here]
             if candidates.top is not None:
-                here = np.asarray([position], np.int64)
                 self._record_top(here, here, candidates.top)
-        self.num_scored += len(scored)
+            self.num_scored += here.size
 
     def reuse(self, length: int) -> None:
         """Before the first forward: the first `length` positions are in the cache already."""

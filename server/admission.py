@@ -223,10 +223,10 @@ class Admission:
         """Whole blocks that fit behind the prompt, up to the server's cap; at least 1, which `check` then judges."""
         limits = self.facts.limits
         block_length = self._decoder(body.psd).block_length
-        if limits.block_length is None:  # blocks begin behind the prompt
-            room = (limits.max_model_len - num_prompt) // block_length * block_length
-        else:  # blocks begin at multiples of their length
+        if limits.has_grid:
             room = limits.max_model_len // block_length * block_length - num_prompt
+        else:  # blocks begin behind the prompt
+            room = (limits.max_model_len - num_prompt) // block_length * block_length
         return max(1, body.min_tokens, min(room, self.settings.default_max_tokens))
 
 

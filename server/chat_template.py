@@ -100,7 +100,9 @@ class ChatTemplate:
         rendered = self._render(given, add_generation_prompt and not continue_final)
         if continue_final:
             rendered = _cut(rendered, mark)
-        return self._encode_guarded(rendered, guard) if is_dangerous else self._tokenizer.encode_markup(rendered)
+        ids = self._encode_guarded(rendered, guard) if is_dangerous else self._tokenizer.encode_markup(rendered)
+        prefix = self._tokenizer.chat_prefix_ids
+        return ids if ids[: len(prefix)] == [*prefix] else [*prefix, *ids]
 
     def _render(self, given: _Input, add_generation_prompt: bool) -> str:
         try:

@@ -46,4 +46,4 @@ class Detokenizer:
         return self._decode([*self._context, *self._held])[len(known) :]
 
     def _decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special=False) if ids else ""  # those to skip never get here
+        return self._tokenizer.decode_part(ids) if ids else ""  # those to skip never get here

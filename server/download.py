@@ -27,7 +27,7 @@ from psd_core.models.families import family_of
 from psd_core.models.files import read_json
 from server.checkpoints import Outcome
 
-TEXT_FILES: Final = ("*.json", "*.jinja", "*.txt")  # no code
+TEXT_FILES: Final = ("*.json", "*.jinja", "*.txt", "tokenizer.model")  # no code
 WEIGHT_FILES: Final = ("*.safetensors",)  # nothing pickled
 IGNORED: Final = ("*/*",)  # copies in other formats lie in folders
 
@@ -49,7 +49,8 @@ def download(name: str) -> str:
     Its architecture is looked at first: nobody should wait for weights that cannot be served.
     """
     try:
-        family_of(read_json(Path(hf_hub_download(name, "config.json"))), Path(name))
+        config = read_json(Path(hf_hub_download(name, "config.json")))
+        family_of(config, Path(name), (name, str(config.get("_name_or_path"))))
         return _snapshot(name, (*TEXT_FILES, *WEIGHT_FILES))
     except CheckpointError:
         raise

@@ -50,7 +50,7 @@ _NOTES: Final[Mapping[str, str]] = {
     "top_logprobs": "0 to 20",
     "logprobs": "on completions 0 to 20; with `echo` the prompt is scored too",
     "best_of": "by mean log-probability; not with `stream`",
-    "suffix": "infilling; refused by block-causal models",
+    "suffix": "infilling; refused by models that do not see what follows",
     "logit_bias": "part of the model's distribution: see above",
     "max_tokens": "default 16, 0 generates nothing; on chats the rest of the context, at most 256",
     "max_completion_tokens": "wins over `max_tokens`",

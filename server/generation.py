@@ -158,9 +158,7 @@ class Track:
     def _alternatives(self, top: TopEntries, token_id: int, text: str) -> tuple[Alternative, ...]:
         """With texts; the token that was taken shows the text it completed."""
         return tuple(
-            Alternative(
-                other, text if other == token_id else self._tokenizer.decode([other], skip_special=False), value
-            )
+            Alternative(other, text if other == token_id else self._tokenizer.decode_part([other]), value)
             for other, value in top
         )
 

@@ -67,7 +67,7 @@ def inspect(folder: Path, tokenizer_folder: Path, dtype: str, device: str) -> In
 
 def _describe(checkpoint: Checkpoint) -> list[Line]:
     family, spec = checkpoint.family, checkpoint.spec
-    attention = "full" if spec.block_length is None else f"block-causal, blocks of {spec.block_length}"
+    attention = spec.attention + ("" if spec.block_length is None else f", blocks of {spec.block_length}")
     shift = ", logits shifted by one" if spec.is_shifted else ""
     head = "tied to the embedding" if spec.has_tied_head else "of its own"
     return [

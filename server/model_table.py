@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES, BLOCK_CAUSAL_CACHES
+from psd_core.kvcache.modes import attention_caches
 from psd_core.models.families import FAMILIES, UNSUPPORTED
 from psd_core.models.family import Family, SpecialToken
 from psd_core.models.memory import context_bytes, describe_bytes, weight_bytes
@@ -78,19 +78,18 @@ def show_models(*, as_markdown: bool) -> str:
 
 def family_caches(family: Family) -> tuple[str, ...]:
     """Cache modes that a family's attention allows."""
-    return BIDIRECTIONAL_CACHES if family.block_length is None else BLOCK_CAUSAL_CACHES
+    return attention_caches(family.attention)
 
 
 def _family_row(family: Family) -> Row:
-    is_full = family.block_length is None
     return (
         family.architecture,
         family.models,
-        "full" if is_full else "block-causal",
+        family.attention,
         "shifted" if family.is_shifted else "in place",
         _token(family.mask),
         ", ".join(map(_token, family.stops)),
-        "any" if is_full else f"{family.block_length}, or {family.block_key}",
+        "any" if family.block_length is None else f"{family.block_length}, or {family.block_key}",
         ", ".join(family_caches(family)),
         family.licence,
         family.parity,

@@ -242,7 +242,7 @@ class Renderer:
             return None
         text = self._token_texts.get(token_id)
         if text is None:
-            text = self._token_texts[token_id] = self._tokenizer.decode([token_id], skip_special=False)
+            text = self._token_texts[token_id] = self._tokenizer.decode_part([token_id])
         return text
 
     def _totals(self, ends: Sequence[End]) -> JsonObject:

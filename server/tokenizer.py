@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the `tokenizers` library: no code of a checkpoint is run.
+"""Text to token ids and back: no code of a checkpoint is run.
 
 Two views of one vocabulary. `encode_text` is for what users wrote: a literal "<|mask|>" in it is ordinary text.
 `encode_markup` is for what a chat template wrote: there special tokens count.
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from server.tokenizer_files import open_tokenizer, read_json
+from server.codec import open_codec
+from server.tokenizer_files import read_json
 
 Json = Mapping[str, object]
 
@@ -19,26 +20,19 @@ class Tokenizer:
 
     def __init__(self, folder: Path) -> None:
         """Read the tokenizer's files and configuration in `folder`. CheckpointError if that fails."""
-        self._markup = open_tokenizer(folder)
-        self._plain = open_tokenizer(folder)
-        for tokenizer in (self._markup, self._plain):
-            tokenizer.no_truncation()
-            tokenizer.no_padding()
-        self._plain.encode_special_tokens = True
+        self._codec = open_codec(folder)
         self.config: Json = read_json(folder / "tokenizer_config.json")
-        added = self._markup.get_added_tokens_decoder()
-        self.special_texts = {token.content: token_id for token_id, token in added.items() if token.special}
+        self.special_texts = self._codec.special_texts
         self.special_ids = frozenset(self.special_texts.values())
-        self.vocab_size = self._markup.get_vocab_size(with_added_tokens=True)
-        vocabulary = self._markup.get_vocab(with_added_tokens=True)
-        self._max_token_chars = max(map(len, vocabulary), default=1)
+        self.known_ids = self._codec.known_ids
+        self.vocab_size = len(self.known_ids)
         self._prefix_ids = self._find_prefix()
         self.end_ids = self._find_ends(read_json(folder / "generation_config.json").get("eos_token_id"))
 
     @property
     def max_token_chars(self) -> int:
         """Characters of the longest token: n tokens can never hold more than n times as many."""
-        return self._max_token_chars
+        return self._codec.max_token_chars
 
     def special_text(self, key: str) -> str | None:
         """Text of a special token that the config names, like bos_token; it may be a string or an object."""
@@ -49,23 +43,29 @@ class Tokenizer:
 
     def encode_text(self, text: str, *, with_prefix: bool = True, parses_special: bool = False) -> list[int]:
         """User text to ids; BOS first if the tokenizer asks for it. No special token is recognised unless asked for."""
-        tokenizer = self._markup if parses_special else self._plain
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        ids = self._codec.encode(text, parses_special=parses_special)
         return [*self._prefix_ids, *ids] if with_prefix else ids
 
     def encode_markup(self, text: str) -> list[int]:
         """A rendered template to ids: special tokens are recognised and nothing is added."""
-        ids: list[int] = self._markup.encode(text, add_special_tokens=False).ids
-        return ids
+        return self._codec.encode(text, parses_special=True)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Ids to text; bytes that are not UTF-8 become U+FFFD."""
-        text: str = self._markup.decode(list(ids), skip_special_tokens=skip_special)
-        return text
+        return self._codec.decode(ids, skip_special=skip_special)
+
+    def decode_part(self, ids: Sequence[int]) -> str:
+        """Ids from the middle of a text, or one token on its own; special tokens are shown."""
+        return self._codec.decode_part(ids)
+
+    @property
+    def chat_prefix_ids(self) -> Sequence[int]:
+        """What stands in front of a rendered chat template that does not begin with it itself."""
+        return self._prefix_ids if self._codec.adds_bos_to_chats else ()
 
     def _special_id(self, key: str) -> int | None:
         text = self.special_text(key)
-        return None if text is None else self._markup.token_to_id(text)
+        return None if text is None else self._codec.token_to_id(text)
 
     def _find_ends(self, configured: object) -> frozenset[int]:
         """Ids that end a text: the tokenizer's EOS and those of the generation config."""
@@ -79,6 +79,6 @@ class Tokenizer:
         wanted = self.config.get("add_bos_token")
         if bos_id is None or wanted is False:
             return []
-        if wanted is not True and self._markup.encode("a", add_special_tokens=True).ids[:1] != [bos_id]:
+        if wanted is not True and not self._codec.begins_with(bos_id):
             return []
         return [bos_id]

@@ -30,7 +30,9 @@ def open_tokenizer(folder: Path) -> Tokenizer:
             raise CheckpointError(f"{path} cannot be read: {error}") from error
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     if not vocabulary.exists() or not merges.exists():
-        raise CheckpointError(f"{folder} has no tokenizer: neither tokenizer.json nor vocab.json with merges.txt")
+        raise CheckpointError(
+            f"{folder} has no tokenizer: neither tokenizer.json nor vocab.json with merges.txt nor tokenizer.model"
+        )
     return _open_qwen2(folder, vocabulary, merges)
 
 
@@ -67,7 +69,7 @@ def _open_qwen2(folder: Path, vocabulary: Path, merges: Path) -> Tokenizer:
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    for token_id, token in sorted(_added_tokens(folder, config).items()):
+    for token_id, token in sorted(read_added_tokens(folder, config).items()):
         (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([token])
         if tokenizer.token_to_id(token.content) != token_id:
             raise CheckpointError(
@@ -77,8 +79,8 @@ def _open_qwen2(folder: Path, vocabulary: Path, merges: Path) -> Tokenizer:
     return tokenizer
 
 
-def _added_tokens(folder: Path, config: Mapping[str, object]) -> dict[int, AddedToken]:
-    """By id, from tokenizer_config.json, else from added_tokens.json, where all count as special."""
+def read_added_tokens(folder: Path, config: Mapping[str, object]) -> dict[int, AddedToken]:
+    """Added tokens by id, from tokenizer_config.json, else from added_tokens.json, where all count as special."""
     table = config.get("added_tokens_decoder")
     if isinstance(table, dict):
         return {int(token_id): _added_token(entry) for token_id, entry in table.items()}

@@ -26,6 +26,7 @@ from psd_core.config import EngineConfig
 from psd_core.engine import Engine
 from psd_core.errors import CheckpointError, ConfigError, RequestError
 from psd_core.models.loader import load_model
+from server.codec import open_codec
 from server.logs import configure_logging
 from server.messages import (
     Add,
@@ -44,7 +45,6 @@ from server.messages import (
     encode,
 )
 from server.progress import loading_bar
-from server.tokenizer_files import open_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -158,8 +158,7 @@ def _pick_device(config: WorkerConfig) -> str:
 
 def _with_undefined_ids(config: WorkerConfig, vocab_size: int) -> EngineConfig:
     """The engine's limits plus the ids that the tokenizer does not know, which must never be sampled."""
-    tokenizer = open_tokenizer(Path(config.tokenizer))
-    defined = set(tokenizer.get_vocab(with_added_tokens=True).values())
+    defined = open_codec(Path(config.tokenizer)).known_ids
     undefined = tuple(token_id for token_id in range(vocab_size) if token_id not in defined)
     return dataclasses.replace(config.engine, undefined_ids=undefined)
 

@@ -5,8 +5,8 @@ prefix  the active block and everything to its right; prompt and finished blocks
         forward, a refresh over the whole canvas (Fast-dLLM's prefix cache, arXiv 2505.22618)
 dual    the active block; prompt, finished blocks and the masked blocks to the right are frozen since the block's first
         forward (Fast-dLLM's dual cache)
-causal  the active block; finished blocks are cached for ever, which is exact for block-causal models; the first forward
-        of a block also computes and caches the block before it
+causal  the active block; finished blocks are cached for ever, which is exact where nothing sees what is decided later;
+        the first forward of a block also computes and caches the block before it
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from psd_core.config import CacheName
+from psd_core.config import AttentionName, CacheName
 
 BIDIRECTIONAL_CACHES: Final[tuple[CacheName, ...]] = ("none", "prefix", "dual")
-BLOCK_CAUSAL_CACHES: Final[tuple[CacheName, ...]] = ("none", "causal")
+CAUSAL_CACHES: Final[tuple[CacheName, ...]] = ("none", "causal")
+
+
+def attention_caches(attention: AttentionName) -> tuple[CacheName, ...]:
+    """Cache modes that suit an attention."""
+    return BIDIRECTIONAL_CACHES if attention == "full" else CAUSAL_CACHES
 
 
 @dataclass(frozen=True, slots=True)

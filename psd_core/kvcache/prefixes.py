@@ -1,6 +1,7 @@
 """Which finished contexts are still in the key-value arena, so that a later request need not compute them again.
 
-Only for block-causal models, where the keys and values of a block depend on nothing behind it: whole blocks, exact.
+Only for causal models, where the keys and values of a block depend on nothing behind it: whole blocks, exact. For
+context-causal ones, whose blocks begin anywhere, a block here is as many tokens, counted from the start of the text.
 Pure bookkeeping. A reused prefix is copied to the slots of the request, so a kept context may be dropped at any time.
 """
 

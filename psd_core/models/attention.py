@@ -44,8 +44,11 @@ def attend_plain(query: Tensor, key: Tensor, value: Tensor, batch: Batch, keys: 
             row = range(row_start, row_start + segment.width)
             window = set(batch.positions[row_start : row_start + segment.width].tolist())
 
-            def sees(position: int, index: int = index, block: int | None = segment.causal_block) -> bool:
-                return block is None or position // block <= int(batch.positions[index]) // block
+            def sees(position: int, index: int = index, segment: Segment = segment) -> bool:
+                here, block, open_start = int(batch.positions[index]), segment.causal_block, segment.open_start
+                if open_start is not None and here < open_start:
+                    return position <= here
+                return block is None or position // block <= here // block
 
             visible = [(key[other], value[other]) for other in row if sees(int(batch.positions[other]))]
             if first is not None:

@@ -42,10 +42,10 @@ def open_checkpoint(path: Path, tokenizer_path: Path | None = None) -> Checkpoin
     CheckpointError names the file or the key at fault.
     """
     config = read_json(path / "config.json")
-    family = family_of(config, path)
+    names = _names_of(path, config)
+    family = family_of(config, path, names)
     require(config, {"quantization_config": None})
     texts = read_token_texts(tokenizer_path or path)
-    names = _names_of(path, config)
     if family.block_length is not None and config.get(family.block_key) is None:
         config = dict(config) | _block_in_name(family, names)
     generation = read_optional_json(path / "generation_config.json")
@@ -60,7 +60,7 @@ def check_tensors(checkpoint: Checkpoint, stored: Iterable[StoredTensor]) -> Non
     tensors = {tensor.name: tensor for tensor in stored}
     targets = checkpoint.family.targets(checkpoint.spec)
     faults = []
-    if missing := {name for name, target in targets.items() if not target.is_copy} - tensors.keys():
+    if missing := {name for name, target in targets.items() if not target.may_be_missing} - tensors.keys():
         faults.append(f"missing: {list_names(missing)}")
     if unexpected := tensors.keys() - targets.keys():
         faults.append(f"unexpected: {list_names(unexpected)}")
@@ -82,7 +82,7 @@ def check_tensors(checkpoint: Checkpoint, stored: Iterable[StoredTensor]) -> Non
 
 def _expected_shapes(spec: ModelSpec, targets: dict[str, Target]) -> dict[str, tuple[int, ...]]:
     """Shape of each checkpoint tensor, from a model that has shapes but no memory."""
-    parameters = dict(DiffusionDecoder(spec, torch.float32, torch.device("meta")).named_parameters())
+    parameters = DiffusionDecoder(spec, torch.float32, torch.device("meta")).loadable()
     shapes = {}
     for name, target in targets.items():
         parameter = parameters[target.name]
@@ -96,7 +96,8 @@ def _names_of(path: Path, config: ConfigJson) -> tuple[str, ...]:
     resolved = path.resolve()
     cached = resolved.parent.parent.name if resolved.parent.name == "snapshots" else ""
     said = config.get("_name_or_path")
-    return tuple(name for name in (resolved.name, cached, said) if isinstance(name, str) and name)
+    names = dict.fromkeys((path.name, resolved.name, cached, said))
+    return tuple(name for name in names if isinstance(name, str) and name)
 
 
 def _block_in_name(family: Family, names: Iterable[str]) -> dict[str, int]:

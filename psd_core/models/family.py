@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from psd_core.config import AttentionName, attention_name
 from psd_core.errors import CheckpointError
 from psd_core.models.spec import ModelSpec
 
@@ -16,7 +17,8 @@ class Target:
     """Where a checkpoint tensor goes: rows `start` … `stop` - 1 of parameter `name` (all rows by default).
 
     `expert` picks one matrix of a parameter that holds one per expert. A copy may be missing, and must equal what
-    another tensor puts there: some tied checkpoints store their head although it is the embedding.
+    another tensor puts there: some tied checkpoints store their head although it is the embedding. What is derived
+    from config.json may be missing, too, and must agree with what config.json says.
     """
 
     name: str
@@ -24,6 +26,11 @@ class Target:
     stop: int | None = None
     expert: int | None = None
     is_copy: bool = False
+    is_derived: bool = False
+
+    @property
+    def may_be_missing(self) -> bool:
+        return self.is_copy or self.is_derived
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,7 @@ class SpecialIds:
 class Notice:
     """Words that a user must read when a checkpoint is loaded; the marks say which checkpoints are meant.
 
-    name_part     in the folder's or the hub's name, compared without case
+    name_part     in the folder's or the hub's name, compared without case; empty: all checkpoints of the family
     token_text    of an added token that only these checkpoints have
     """
 
@@ -68,9 +75,16 @@ class Family:
     licence: str
     parity: str  # the reference data that this code was compared with
     is_shifted: bool = False  # the logits at a position predict the next one
-    block_length: int | None = None  # block-causal, with this block unless config.json names its own; None: full
+    block_length: int | None = None  # causal, with this block unless config.json names its own; None: full
     block_key: str = "block_length"  # the key of config.json that does
+    is_context_causal: bool = False  # of the causal attentions: context-causal, not block-causal
     notices: tuple[Notice, ...] = ()
+    needed_name: str | None = None  # part of every checkpoint's name, where autoregressive ones look the same
+
+    @property
+    def attention(self) -> AttentionName:
+        """What its tokens see."""
+        return attention_name(self.block_length, self.is_context_causal)
 
 
 def head_target(spec: ModelSpec) -> Target:
@@ -129,7 +143,7 @@ def read_rope_theta(config: ConfigJson) -> float:
 
 
 def read_block_length(config: ConfigJson, family: Family) -> int | None:
-    """Block of block-causal attention: the checkpoint's own, else the family's; None for full attention."""
+    """Block of a causal attention: the checkpoint's own, else the family's; None for full attention."""
     if family.block_length is None:
         return None
     return read_int(config, family.block_key, family.block_length)

@@ -72,7 +72,7 @@ class DecoderLayer(nn.Module):
         if spec.has_qk_norm:
             self.query_norm = RMSNorm(spec.head_dim, spec.norm_eps, dtype, device)
             self.key_norm = RMSNorm(spec.head_dim, spec.norm_eps, dtype, device)
-        self.out = Linear(spec.num_heads * spec.head_dim, spec.hidden_size, False, dtype, device)
+        self.out = Linear(spec.num_heads * spec.head_dim, spec.hidden_size, spec.has_out_bias, dtype, device)
         self.mlp_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
         self.mlp: GatedMLP | Experts
         if is_dense or spec.experts is None:
@@ -129,6 +129,10 @@ class DiffusionDecoder(nn.Module):
             hidden = layer(hidden, rotary, batch, store.keys[index], store.values[index])
         result: Tensor = self.final_norm(hidden)
         return result
+
+    def loadable(self) -> dict[str, Tensor]:
+        """What a checkpoint's tensors are put into or held against, by name."""
+        return {**dict(self.named_parameters()), "inverse_frequencies": self.inverse_frequencies}
 
     def project(self, hidden: Tensor) -> Tensor:
         """[M, d] -> logits [M, V] float32."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from psd_core.errors import CheckpointError
 from psd_core.models.checkpoint import check_tensors, open_checkpoint
@@ -30,6 +30,7 @@ DTYPES: Final[Mapping[str, torch.dtype]] = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+DERIVED_TOLERANCE: Final = 0.01
 OnProgress = Callable[[int, int], None]  # bytes read so far, bytes in all
 
 
@@ -108,8 +109,10 @@ def _allocate(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> Diff
         raise CheckpointError(reason) from error
 
 
-def _fill(model: nn.Module, targets: Mapping[str, Target], stored: list[StoredTensor], on_progress: OnProgress) -> None:
-    parameters = dict(model.named_parameters())
+def _fill(
+    model: DiffusionDecoder, targets: Mapping[str, Target], stored: list[StoredTensor], on_progress: OnProgress
+) -> None:
+    parameters = model.loadable()
     total = sum(tensor.num_bytes for tensor in stored)
     done = 0
 
@@ -119,7 +122,7 @@ def _fill(model: nn.Module, targets: Mapping[str, Target], stored: list[StoredTe
         parameter = parameters[target.name]
         whole = parameter if target.expert is None else parameter[target.expert]
         destination = whole[target.start : target.stop].view(-1)
-        put = _compare if target.is_copy else _copy
+        put = _compare if target.is_copy else _check if target.is_derived else _copy
         for first, piece in pieces:
             put(tensor.name, piece, destination[first : first + piece.numel()])
             done += piece.numel() * piece.element_size()
@@ -146,3 +149,9 @@ def _compare(name: str, piece: Tensor, destination: Tensor) -> None:
     """[n] with [n]: two different matrices cannot both be meant."""
     if not torch.equal(destination, piece.to(destination)):
         raise CheckpointError(f"tensor {name} is not equal to the embedding, to which config.json ties it")
+
+
+def _check(name: str, piece: Tensor, destination: Tensor) -> None:
+    """[n] with [n]: who stored it may have rounded it to bfloat16, no more."""
+    if not torch.allclose(piece.to(destination), destination, rtol=DERIVED_TOLERANCE, atol=0.0):
+        raise CheckpointError(f"tensor {name} contradicts config.json, from which it follows")

@@ -109,4 +109,7 @@ PUBLISHED: Final[Mapping[str, ConfigJson]] = {
         "Fast_dLLM_QwenForCausalLM", (28, 1536, 12, 2, 8960), 151936, tie_word_embeddings=True, eos_token_id=151645
     ),
     "Fast-dLLM v2 7B": _qwen("Fast_dLLM_QwenForCausalLM", (28, 3584, 28, 4, 18944), 152064, eos_token_id=151645),
+    "openPangu-7B-Diffusion": _qwen(
+        "PanguEmbeddedForCausalLM", (34, 4096, 32, 8, 12800), 153376, rope_theta=16e6, eos_token_id=2
+    ),
 }

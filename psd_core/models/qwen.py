@@ -25,6 +25,7 @@ def read_qwen_spec(
     special: SpecialIds,
     *,
     has_qkv_bias: bool = False,
+    has_out_bias: bool = False,
     has_qk_norm: bool = False,
     experts: ExpertsSpec | None = None,
     max_positions: int | None = None,
@@ -55,6 +56,8 @@ def read_qwen_spec(
         has_qk_norm=has_qk_norm,
         is_shifted=family.is_shifted,
         block_length=read_block_length(config, family),
+        is_context_causal=family.is_context_causal,
+        has_out_bias=has_out_bias,
         experts=experts,
     )
 
@@ -72,6 +75,8 @@ def qwen_targets(spec: ModelSpec) -> dict[str, Target]:
             targets[f"{source}.self_attn.k_proj.{kind}"] = Target(qkv, num_query, num_query + num_kv)
             targets[f"{source}.self_attn.v_proj.{kind}"] = Target(qkv, num_query + num_kv)
         targets[f"{source}.self_attn.o_proj.weight"] = Target(f"{layer}.out.weight")
+        if spec.has_out_bias:
+            targets[f"{source}.self_attn.o_proj.bias"] = Target(f"{layer}.out.bias")
         if spec.has_qk_norm:
             targets[f"{source}.self_attn.q_norm.weight"] = Target(f"{layer}.query_norm.weight")
             targets[f"{source}.self_attn.k_norm.weight"] = Target(f"{layer}.key_norm.weight")

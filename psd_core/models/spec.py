@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from psd_core.config import AttentionName, attention_name
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertsSpec:
@@ -51,8 +53,15 @@ class ModelSpec:
     rotary_dim: int | None = None  # leading features of each head that are rotated; None: all
     has_qk_norm: bool = False  # queries and keys are normed per head before rotation
     is_shifted: bool = False  # the logits at a position predict the next one
-    block_length: int | None = None  # block-causal attention with this block; None: everything sees everything
+    block_length: int | None = None  # of a causal attention; None: everything sees everything
+    is_context_causal: bool = False  # of the causal attentions: context-causal, not block-causal
+    has_out_bias: bool = False  # the projection behind the attention has a bias
     experts: ExpertsSpec | None = None
+
+    @property
+    def attention(self) -> AttentionName:
+        """What its tokens see."""
+        return attention_name(self.block_length, self.is_context_causal)
 
     @property
     def num_parameters(self) -> int:
@@ -60,6 +69,7 @@ class ModelSpec:
         qkv = self.head_dim * (self.num_heads + 2 * self.num_kv_heads)
         attention = self.hidden_size * qkv + self.num_heads * self.head_dim * self.hidden_size
         attention += (qkv if self.has_qkv_bias else 0) + (2 * self.head_dim if self.has_qk_norm else 0)
+        attention += self.hidden_size if self.has_out_bias else 0
         dense, experts, num_dense = 3 * self.hidden_size * self.mlp_size, 0, self.num_layers
         if self.experts is not None:
             num_dense = self.experts.num_dense_layers

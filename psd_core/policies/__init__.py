@@ -7,6 +7,7 @@ from typing import assert_never
 from psd_core.config import DecoderConfig
 from psd_core.policies.base import Policy, Statistic, denoise
 from psd_core.policies.confidence import Factor, Greedy, LocalLeap, Threshold, TopK
+from psd_core.policies.opening import OpensAlone
 from psd_core.policies.uncertainty import Entropy, Margin
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Greedy",
     "LocalLeap",
     "Margin",
+    "OpensAlone",
     "Policy",
     "Statistic",
     "Threshold",
@@ -24,8 +26,13 @@ __all__ = [
 ]
 
 
-def make_policy(decoder: DecoderConfig) -> Policy:
-    """The policy that `decoder` names, with its parameters."""
+def make_policy(decoder: DecoderConfig, *, opens_alone: bool = False) -> Policy:
+    """The policy that `decoder` names, with its parameters; `opens_alone` as in `OpensAlone`."""
+    policy = _named_policy(decoder)
+    return OpensAlone(policy) if opens_alone else policy
+
+
+def _named_policy(decoder: DecoderConfig) -> Policy:
     match decoder.policy:
         case "greedy":
             return Greedy()

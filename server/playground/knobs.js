@@ -21,7 +21,7 @@ const CACHES = {
   none: "compute the whole canvas in every forward; exact",
   prefix: "keep what lies left of the block while it is denoised",
   dual: "keep everything outside the block while it is denoised",
-  causal: "keep finished blocks for ever; block-causal models only, exact",
+  causal: "keep finished blocks for ever; block-causal and context-causal models only, exact",
 };
 
 /** Settings that travel under `psd`. `policies`: read by these only. */

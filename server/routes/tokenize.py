@@ -83,7 +83,7 @@ def _answer(admission: Admission, body: TokenizeRequest) -> JsonObject:
     ids = _encode(admission, body)
     strings = None
     if body.return_token_strs:
-        strings = [admission.tokenizer.decode([token_id], skip_special=False) for token_id in ids]
+        strings = [admission.tokenizer.decode_part([token_id]) for token_id in ids]
     limit = admission.facts.limits.max_model_len
     return {"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": strings}
 

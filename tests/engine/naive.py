@@ -32,7 +32,7 @@ def naive_decode(model: DiffusionDecoder, request: Request) -> NaiveResult:
     """Decode `request` with its policy alone, one forward per denoising step."""
     decoder, num_prompt, spec = request.decoder, len(request.prompt_ids), model.spec
     length = decoder.block_length
-    grid = num_prompt if spec.block_length is None else 0
+    grid = 0 if spec.attention == "block-causal" else num_prompt
     stop_of_canvas = grid + math.ceil((num_prompt + request.max_tokens - grid) / length) * length
     if request.suffix_ids:
         stop_of_canvas = num_prompt + request.max_tokens
@@ -41,7 +41,7 @@ def naive_decode(model: DiffusionDecoder, request: Request) -> NaiveResult:
     forwards = 0
     for block_start in range(grid + (num_prompt - grid) // length * length, stop_of_canvas, length):
         block = range(block_start, min(block_start + length, stop_of_canvas))
-        stop = len(canvas) if spec.block_length is None else block_start + length
+        stop = len(canvas) if spec.attention == "full" else block_start + length
         if decoder.canvas_blocks is not None and not request.suffix_ids:
             stop = min(stop, block_start + (1 + decoder.canvas_blocks) * length)
         first = max(0, block_start - 1) if spec.is_shifted else block_start  # of the logits, below
@@ -50,7 +50,7 @@ def naive_decode(model: DiffusionDecoder, request: Request) -> NaiveResult:
             fed = [spec.mask_id if token is None else token for token in canvas[:stop]]
             window = range(first, stop if decoder.cache == "prefix" else block.stop)
             if decoder.cache in ("none", "causal") or outside is None:
-                logits, cached = plain_forward(model, fed, 0, None)
+                logits, cached = plain_forward(model, fed, 0, None, open_start=block_start)
                 logits = logits[first:]
                 keep = [pos for pos in range(stop) if pos not in window]
                 outside = [(k[keep], v[keep]) for k, v in cached]
@@ -63,7 +63,9 @@ def naive_decode(model: DiffusionDecoder, request: Request) -> NaiveResult:
                 for pos in block
                 if canvas[pos] is None
             }
-            for pos in _policy(found, request):
+            # A context-causal block opens with its first token alone.
+            opens = spec.attention == "context-causal" and canvas[block_start] is None
+            for pos in [block_start] if opens else _policy(found, request):
                 canvas[pos], logprobs[pos] = found[pos].token, found[pos].logprob
             ended = _end(canvas[num_prompt:], request)
             if ended is not None:

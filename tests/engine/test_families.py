@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from psd_core.batch import build_batch
 from psd_core.block import BlockState
 from psd_core.config import DecoderConfig
-from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES, BLOCK_CAUSAL_CACHES, Window
+from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES, CAUSAL_CACHES, Window
 from psd_core.kvcache.store import KVStore
 from psd_core.models.experts import Experts, gated
 from psd_core.models.layers import DiffusionDecoder
@@ -98,7 +98,7 @@ def request_for(name: str, request_id: str, prompt: tuple[int, ...], cache_mode:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_exact_drafts_and_batches_change_nothing_in_any_cache_mode(name: str) -> None:
     model = family_model(name)
-    modes = BIDIRECTIONAL_CACHES if model.spec.block_length is None else BLOCK_CAUSAL_CACHES
+    modes = BIDIRECTIONAL_CACHES if model.spec.block_length is None else CAUSAL_CACHES
     prompts = [(7, 8, 9), (300, 2, 50, 60, 70, 80, 90), tuple(range(100, 117))]
     plain: dict[str, list[list[int]]] = {}
     for mode in modes:

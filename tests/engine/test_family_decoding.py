@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from psd_core.config import CacheName, DecoderConfig
-from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES, BLOCK_CAUSAL_CACHES
+from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES, CAUSAL_CACHES
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.models.loader import load_model
 from psd_core.request import Request, SamplingParams
@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 FULL = ("llada/ckpt", "llada_gqa", "llada_tied", "dream/ckpt", "lladamoe/ckpt")
 CAUSAL = ("llada2/ckpt", "sdar/ckpt", "fastdllm2/ckpt")
 CASES = [(family, mode) for family in FULL for mode in BIDIRECTIONAL_CACHES]
-CASES += [(family, mode) for family in CAUSAL for mode in BLOCK_CAUSAL_CACHES]
+CASES += [(family, mode) for family in CAUSAL for mode in CAUSAL_CACHES]
 PROMPT = (13, 76, 161, 71, 82, 24, 109)
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from psd_core.config import DecoderConfig
-from psd_core.kvcache.modes import BLOCK_CAUSAL_CACHES
+from psd_core.kvcache.modes import CAUSAL_CACHES
 from psd_core.models.experts import Experts
 from psd_core.models.loader import load_model
 from psd_core.request import Request
@@ -186,7 +186,7 @@ def test_drafts_batches_and_caches_change_nothing(checkpoint: Path) -> None:
         return Request(name, prompt, 16, decoder)
 
     plain = [run_alone(model, request("r", prompt, "none", 0))[0].token_ids for prompt in prompts]
-    for cache in BLOCK_CAUSAL_CACHES:
+    for cache in CAUSAL_CACHES:
         for depth in (1, 3, 7):
             driver = Driver(model)
             for index, prompt in enumerate(prompts):

@@ -16,7 +16,11 @@ CACHED = list[tuple[Tensor, Tensor]]  # per layer: rotated keys, values, [positi
 
 
 def tiny_spec(
-    num_kv_heads: int = 2, has_tied_head: bool = False, is_shifted: bool = False, block_length: int | None = None
+    num_kv_heads: int = 2,
+    has_tied_head: bool = False,
+    is_shifted: bool = False,
+    block_length: int | None = None,
+    is_context_causal: bool = False,
 ) -> ModelSpec:
     return ModelSpec(
         architecture="LLaDAModelLM",
@@ -31,11 +35,13 @@ def tiny_spec(
         norm_eps=1e-5,
         max_positions=256,
         has_tied_head=has_tied_head,
-        has_qkv_bias=False,
+        has_qkv_bias=is_context_causal,
         mask_id=MASK_ID,
         eos_ids=(1,),
         is_shifted=is_shifted,
         block_length=block_length,
+        is_context_causal=is_context_causal,
+        has_out_bias=is_context_causal,
     )
 
 
@@ -56,11 +62,16 @@ def tiny_model(seed: int, spec: ModelSpec | None = None) -> DiffusionDecoder:
 
 
 def plain_forward(
-    model: DiffusionDecoder, token_ids: list[int], first_pos: int, context: CACHED | None
+    model: DiffusionDecoder,
+    token_ids: list[int],
+    first_pos: int,
+    context: CACHED | None,
+    open_start: int | None = None,
 ) -> tuple[Tensor, CACHED]:
     """Logits [n, V] of `token_ids` at positions first_pos …, attending to themselves and to `context`.
 
-    Block-causal models attend to their own and earlier blocks only; `context` must then be empty.
+    Block-causal models attend to their own and earlier blocks only, context-causal ones to what stands before and, from
+    `open_start` on, to everything; `context` must then be empty.
 
     Written without the project's layers, batches or caches, so that it can judge them.
     """
@@ -83,7 +94,9 @@ def plain_forward(
     for index in range(spec.num_layers):
         layer = {name.removeprefix(f"layers.{index}."): w for name, w in weights.items() if f"layers.{index}." in name}
         normed = norm(x, layer["attention_norm.weight"])
-        qkv = (normed @ layer["qkv.weight"].T).view(len(token_ids), -1, spec.head_dim)
+        qkv = (normed @ layer["qkv.weight"].T + layer.get("qkv.bias", torch.zeros(1))).view(
+            len(token_ids), -1, spec.head_dim
+        )
         q = turn(qkv[:, : spec.num_heads])
         k = turn(qkv[:, spec.num_heads : spec.num_heads + spec.num_kv_heads])
         v = qkv[:, spec.num_heads + spec.num_kv_heads :]
@@ -96,11 +109,14 @@ def plain_forward(
             scores = q[:, head] @ k[:, kv_head].T / math.sqrt(spec.head_dim)
             if spec.block_length is not None:
                 assert context is None
-                block = positions // spec.block_length
-                scores = scores.masked_fill(block[None, :] > block[:, None], -torch.inf)
+                sight = (positions // spec.block_length + 1) * spec.block_length - 1  # the last position seen
+                if spec.is_context_causal:
+                    assert open_start is not None
+                    sight = torch.where(positions < open_start, positions, positions[-1])
+                scores = scores.masked_fill(positions[None, :] > sight[:, None], -torch.inf)
             weight = torch.softmax(scores, dim=-1)
             heads.append(weight @ v[:, kv_head])
-        x = x + torch.cat(heads, dim=-1) @ layer["out.weight"].T
+        x = x + torch.cat(heads, dim=-1) @ layer["out.weight"].T + layer.get("out.bias", torch.zeros(1))
         normed = norm(x, layer["mlp_norm.weight"])
         gate, up = (normed @ layer["mlp.gate_up"].T).split(spec.mlp_size, dim=-1)
         x = x + (gate * torch.sigmoid(gate) * up) @ layer["mlp.down"].T

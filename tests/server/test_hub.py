@@ -74,10 +74,19 @@ def test_gated_and_missing_models_are_told_apart(hub: Hub, monkeypatch: pytest.M
     assert "HTTP 404" in told
 
 
-def test_an_architecture_that_is_not_served_costs_no_download_of_weights(hub: Hub) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [
+        ("GPT2LMHeadModel", "architecture 'GPT2LMHeadModel' is not supported"),
+        ("PanguEmbeddedForCausalLM", "is shared by autoregressive models, which are not served"),  # no "Diffusion"
+    ],
+)
+def test_an_architecture_that_is_not_served_costs_no_download_of_weights(
+    hub: Hub, architecture: str, message: str
+) -> None:
     config = hub.repositories["some/model"] / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": ["GPT2LMHeadModel"]}))
-    assert "architecture 'GPT2LMHeadModel' is not supported" in refusal("some/model")
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": [architecture]}))
+    assert message in refusal("some/model")
     assert not any(WEIGHTS in request for request in hub.requests)
 
 

@@ -46,9 +46,9 @@ def test_a_checkpoint_that_is_not_served_says_what_is_missing(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
-    (checkpoint / "config.json").write_text(json.dumps(config | {"architectures": ["PanguEmbeddedForCausalLM"]}))
+    (checkpoint / "config.json").write_text(json.dumps(config | {"architectures": ["NemotronLabsDiffusionModel"]}))
     assert main(["inspect", str(checkpoint)]) == 1
-    assert "openPangu needs context-causal attention" in capsys.readouterr().out
+    assert "Nemotron-Labs-Diffusion needs YaRN positions" in capsys.readouterr().out
 
 
 def test_a_wrong_path_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
