@@ -35,7 +35,8 @@ requestAnimationFrame(tick);
 SCRUB = """const slider = document.querySelector('#scrub');
 slider.value = Math.round(slider.max * arguments[0]);
 slider.dispatchEvent(new Event('input'))"""
-PICTURE = (1010, 800)
+PICTURE = (1010, 860)
+PICTURE_PROMPT = "Write a note from George to Oscar about the party on Saturday."
 REPORT = "const seen = {gaps, tasks}; window.gaps = []; window.tasks = []; return seen;"
 
 
@@ -51,7 +52,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if given.pictures is not None:
-            with ServerProcess(demo_path(), folder) as server, Browser(folder) as browser:
+            with ServerProcess(demo_path(), folder, name="psd-demo") as server, Browser(folder) as browser:
                 _draw_pictures(browser, server.url, given.pictures)
             return
         write_checkpoint(folder, max_sequence_length=2 * given.tokens)
@@ -66,17 +67,20 @@ def main() -> None:
 
 
 def _draw_pictures(browser: Browser, url: str, folder: Path) -> None:
-    """A canvas in the middle of its work, and a comparison under dark colours."""
-    prompt = {"prompt": "Write a note from Simon to Karl about the picnic on Sunday and the cake.", "model": "tiny"}
-    one = {"a.policy": "topk", "a.k": "2", "a.draft_depth": "3", "a.acceptance": "token", "a.cache": "prefix"}
+    """A canvas in the middle of its work, and a comparison under dark colours: the first example of the page."""
+    prompt = {"prompt": PICTURE_PROMPT}
+    one = {"a.policy": "greedy", "a.draft_depth": "3"}
+    folder.mkdir(parents=True, exist_ok=True)
     browser.open(f"{url}/#{urlencode(prompt | one | {'request.max_tokens': '64'})}", PICTURE)
     browser.run()
+    print(f"playground.png: {browser.text('.words')} The answer: {browser.text('.answer')}")
     browser.script(SCRUB, 0.5)
     browser.picture(folder / "playground.png", PICTURE[1])
     two = one | {"compare": "true", "b.policy": "greedy", "b.draft_depth": "0", "turns": "true"}
     browser.prefer("dark")
     browser.open(f"{url}/#{urlencode(prompt | two | {'request.max_tokens': '64'})}", PICTURE)
     browser.run()
+    print(f"playground-compare.png: {browser.text('#table caption')}")
     browser.script(SCRUB, 0.4)
     browser.picture(folder / "playground-compare.png", PICTURE[1])
 

@@ -25,6 +25,7 @@ def banner(settings: Settings, admission: Admission, url: str) -> str:
     workers = f", {settings.model.replicas} workers" if settings.model.replicas > 1 else ""
     prompt = {"model": name, "prompt": TRY_PROMPT, "max_tokens": 64}
     key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.http.api_keys else ""
+    page = (f"  watch    {url}/ in a browser: the playground",) if settings.http.has_playground else ()
     return "\n".join(
         (
             f"PSD server {VERSION}",
@@ -33,6 +34,7 @@ def banner(settings: Settings, admission: Admission, url: str) -> str:
             f"  device   {facts.device}{workers}, context {facts.limits.max_model_len} tokens",
             f"  decoder  {decoder}",
             f"  url      {url}",
+            *page,
             f"  try      curl {url}/v1/completions -H 'Content-Type: application/json'{key} -d '{json.dumps(prompt)}'",
             "",
         )

@@ -1,30 +1,35 @@
-// The canvas: one cell per position, grouped by block, as it stood after a given forward.
+// The canvas: one cell per position, grouped by block, as it stood after a given forward. Around the canvas of a refill
+// stand the cells that were kept. Cells are counted over all of them; a cell's place among the run's own is its position.
 
 import { make } from "./dom.js";
+import { percent, quoted, show } from "./token.js";
+import { CellWalk } from "./walk.js";
 
 const WIDE_BLOCK = 16; // shorter blocks share lines
-const SPECIAL = /^<[|｜]?[^<>\s]{1,40}[|｜]?>$/u;
 
 /** Draws a run. Owns its cells; touches only those that changed since the last draw. */
 export class CanvasView {
   constructor(host, tip) {
     this.host = host;
     this.tip = tip;
+    this.walk = new CellWalk(host, (cell) => this.describe(cell));
     this.clear();
     host.addEventListener("pointerover", (event) => this.point(event.target));
     host.addEventListener("pointerleave", () => tip.hide());
     host.addEventListener("focusin", (event) => this.point(event.target));
     host.addEventListener("focusout", () => tip.hide());
-    host.addEventListener("keydown", (event) => this.move(event));
   }
 
   clear() {
     this.run = null;
-    this.cells = [];
+    this.cells = []; // the run's own
+    this.all = [];
     this.drawn = [];
     this.layout = "";
     this.marks = new Set();
+    this.picks = new Set();
     this.host.replaceChildren();
+    this.tip.hide();
   }
 
   /** Positions whose tokens differ from those of the other run. */
@@ -32,6 +37,13 @@ export class CanvasView {
     for (const position of this.marks) this.cells[position]?.classList.remove("differs");
     this.marks = positions;
     for (const position of positions) this.cells[position]?.classList.add("differs");
+  }
+
+  /** The cells from `first` to `last`, counted over all of them, would be filled again; null picks none. */
+  pick(range) {
+    for (const cell of this.picks) cell.classList.remove("picked");
+    this.picks = new Set(range ? this.all.slice(range.first, range.last + 1) : []);
+    for (const cell of this.picks) cell.classList.add("picked");
   }
 
   /** Draw `run` as after frame `index`; -1 is before the first forward. */
@@ -49,7 +61,8 @@ export class CanvasView {
       const isActive = position >= start && position < stop;
       if (cell) {
         const isBehind = end !== null && position >= end;
-        this.paint(position, `${isBehind ? "x" : "d"}${cell.id}${cell.frame === index ? "!" : ""}`, () => this.decided(position, cell, isBehind, cell.frame === index));
+        const isFresh = cell.frame === index;
+        this.paint(position, `${isBehind ? "x" : "d"}${cell.id}${isFresh ? "!" : ""}`, () => this.decided(position, cell, isBehind, isFresh));
       } else if (isActive) {
         const guess = canvas.candidates[position - start];
         const share = canvas.confidences[position - start] ?? 0;
@@ -60,6 +73,7 @@ export class CanvasView {
       }
     }
     this.host.dataset.frame = String(index);
+    this.tip.refresh();
   }
 
   /** Cells for every position, once it is known how many there are and where blocks begin. */
@@ -68,29 +82,37 @@ export class CanvasView {
     const layout = `${run.length}:${starts.length}:${run.blockLength}`;
     if (layout === this.layout) return;
     this.layout = layout;
+    this.tip.hide(); // its cell goes
     this.drawn = new Array(run.length);
     this.cells = Array.from({ length: run.length }, (_, position) => make("span", { className: "cell", tabIndex: -1, "data-pos": position }));
-    this.host.classList.toggle("flow", run.blockLength < WIDE_BLOCK);
+    this.host.classList.toggle("flow", Boolean(run.around) || run.blockLength < WIDE_BLOCK);
     const blocks = starts.map((start, number) => {
       const stop = starts[number + 1] ?? run.length;
       return make("div", { className: "block", "data-block": number + 1 }, ...this.cells.slice(start, stop));
     });
-    this.host.replaceChildren(...blocks);
-    if (this.cells.length) this.cells[0].tabIndex = 0;
+    const [before, after] = [run.around?.before ?? [], run.around?.after ?? []].map((pieces) => pieces.map(keptCell));
+    this.all = [...before, ...this.cells, ...after];
+    this.all.forEach((cell, order) => (cell.dataset.order = order));
+    this.host.replaceChildren(...before, ...blocks, ...after);
+    this.walk.follow(this.all);
     this.mark(this.marks);
+    this.pick(null);
   }
 
   paint(position, key, apply) {
     if (this.drawn[position] === key) return;
     this.drawn[position] = key;
     apply();
+    const element = this.cells[position];
+    if (this.marks.has(position)) element.classList.add("differs");
+    if (this.picks.has(element)) element.classList.add("picked");
   }
 
   decided(position, cell, isBehind, isFresh) {
     const element = this.cells[position];
     const depth = Math.min(cell.depth, 4);
     const kind = isBehind ? "behind" : cell.kind;
-    element.className = `cell ${kind}${depth ? ` d${depth}` : ""}${isFresh ? " fresh" : ""}${this.marks.has(position) ? " differs" : ""}`;
+    element.className = `cell ${kind}${depth ? ` d${depth}` : ""}${isFresh ? " fresh" : ""}`;
     element.style.setProperty("--sure", cell.confidence.toFixed(3));
     element.classList.toggle("unsure", cell.confidence < 0.5);
     if (cell.depth && !isBehind) element.dataset.depth = cell.depth;
@@ -115,18 +137,19 @@ export class CanvasView {
 
   point(target) {
     const element = target.closest?.(".cell");
-    if (!element || !this.run) return;
-    this.tip.show(element, this.describe(Number(element.dataset.pos)));
+    if (element && this.run) this.tip.show(element, () => this.describe(element));
   }
 
-  /** What is known of a position, as [name, value] pairs; the first one is the token itself. */
-  describe(position) {
+  /** What is known of a cell, as [name, value] pairs; the first one is the token itself. */
+  describe(element) {
+    const rows = [["position", String(Number(element.dataset.order) + 1)]];
+    if (element.dataset.pos === undefined) return [["token", quoted(element.dataset.text)], ["kept", "from the answer before"], ...rows];
+    const position = Number(element.dataset.pos);
     const cell = this.run.cellAt(position, this.index);
-    const rows = [["position", String(position + 1)]];
     if (cell) {
       const how = { policy: "the policy", refresh: "the policy, on a refresh", draft: `an accepted draft of depth ${cell.depth}` };
       return [
-        ["token", JSON.stringify(cell.text)],
+        ["token", quoted(cell.text)],
         ["confidence", percent(cell.confidence)],
         ["decided by", how[cell.kind]],
         ["step", String(cell.step)],
@@ -139,50 +162,12 @@ export class CanvasView {
     const guess = canvas?.candidates[offset];
     if (offset < 0 || guess === undefined || guess === null) return [["token", "undecided"], ...rows];
     const dropped = canvas.rejected.includes(offset) ? [["draft", "rejected in this forward"]] : [];
-    return [["token", `undecided; now ${JSON.stringify(guess)}`], ["confidence", percent(canvas.confidences[offset])], ...dropped, ...rows];
-  }
-
-  move(event) {
-    const step = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key] ?? this.lineStep(event.key);
-    const element = event.target.closest(".cell");
-    if (!step || !element) return;
-    event.preventDefault();
-    const next = Math.min(Math.max(Number(element.dataset.pos) + step, 0), this.cells.length - 1);
-    element.tabIndex = -1;
-    const target = this.cells[next];
-    target.tabIndex = 0;
-    target.setAttribute("aria-label", this.describe(next).map(([name, value]) => `${name} ${value}`).join(", "));
-    target.focus();
-  }
-
-  /** Cells between the focused one and the one above or below it. */
-  lineStep(key) {
-    if (key !== "ArrowUp" && key !== "ArrowDown") return 0;
-    const from = document.activeElement;
-    const position = Number(from.dataset.pos);
-    const direction = key === "ArrowDown" ? 1 : -1;
-    for (let next = position + direction; this.cells[next]; next += direction) {
-      const cell = this.cells[next];
-      const isOtherLine = Math.abs(cell.offsetTop - from.offsetTop) > 4;
-      const isUnder = direction > 0 ? cell.offsetLeft + cell.offsetWidth > from.offsetLeft : cell.offsetLeft <= from.offsetLeft;
-      if (isOtherLine && isUnder) return next - position;
-    }
-    return 0;
+    return [["token", `undecided; now ${quoted(guess)}`], ["confidence", percent(canvas.confidences[offset])], ...dropped, ...rows];
   }
 }
 
-/** Write a token: line breaks and tabs visible, special tokens short and small. */
-function show(element, text) {
-  const isSpecial = SPECIAL.test(text);
-  element.classList.toggle("special", isSpecial);
-  element.textContent = isSpecial ? shorten(text) : text.replaceAll("\n", "↵").replaceAll("\t", "⇥") || "\u00a0";
-}
-
-function shorten(text) {
-  const name = text.replace(/[<>|｜]/gu, "");
-  return /eos|endoftext|end_of_text/i.test(name) ? "end" : name.slice(0, 8);
-}
-
-function percent(share) {
-  return share === null || share === undefined ? "–" : `${(share * 100).toFixed(1)} %`;
+function keptCell({ text }) {
+  const cell = make("span", { className: "cell kept", tabIndex: -1, "data-text": text });
+  show(cell, text);
+  return cell;
 }

@@ -51,6 +51,26 @@ export function figuresAt(run, index) {
   };
 }
 
+/** What the run did up to frame `index`, as a sentence: where the tokens came from, and what drafts saved. */
+export function inWords(run, index) {
+  const frame = run.frames[index];
+  if (!frame) return "";
+  const { forwards, steps } = frame.canvas;
+  const head = `${some(forwards, "forward")} did ${some(steps, "step")} and decided ${some(frame.decided, "position")}`;
+  if (frame.byDraft) {
+    const saved = steps > forwards ? `, which saved ${some(steps - forwards, "forward")}` : "";
+    return `${head}, ${frame.byDraft} of them by drafts that held (orange)${saved}.`;
+  }
+  if (run.frames.slice(0, index + 1).some(({ canvas }) => canvas.drafted)) return `${head}; no draft has held.`;
+  const perStep = frame.decided / Math.max(steps, 1);
+  if (perStep >= 2) return `${head}: the policy decides ${perStep.toFixed(1)} at once, so hardly anything is left to draft.`;
+  return `${head}; nothing was drafted.`;
+}
+
+function some(count, name) {
+  return `${count} ${name}${count === 1 ? "" : "s"}`;
+}
+
 export function seconds(milliseconds) {
   if (milliseconds === null || milliseconds === undefined) return "–";
   return milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(2)} s`;

@@ -1,14 +1,21 @@
-// Controls for a list of knobs: one label, one field, its range and one line of explanation each.
+// Controls for a list of knobs: one label, one field for each side, the range and one line of explanation each.
 
 import { make } from "./dom.js";
-import { parseKnob, rangeText } from "./knobs.js";
+import { ownText, parseKnob, rangeText } from "./knobs.js";
 
-/** A group of controls. `texts` maps names to what stands in the controls; `onChange` is called after every edit. */
+/** One side of a group of controls. `texts` maps names to what stands in them; `onChange` is called after every edit. */
 export class KnobForm {
-  constructor(host, prefix, knobs, onChange) {
-    this.knobs = knobs;
+  /** `beside`: the form of side a, whose rows this one puts its fields into. */
+  constructor(host, prefix, knobs, onChange, beside = null) {
+    this.side = beside ? "b" : "a";
+    this.knobs = knobs.map((knob) => ({ ...knob })); // their limits follow the model
     this.fields = new Map();
-    for (const knob of knobs) host.append(this.row(prefix, knob, onChange));
+    this.own = {};
+    for (const knob of this.knobs) {
+      const row = beside ? beside.fields.get(knob.name).row : this.row(prefix, knob);
+      if (!beside) host.append(row);
+      this.fill(row, prefix, knob, onChange);
+    }
     this.dim();
   }
 
@@ -19,7 +26,7 @@ export class KnobForm {
 
   set texts(texts) {
     for (const [name, { field }] of this.fields) {
-      if (field.type === "checkbox") field.checked = Boolean(texts[name]) && texts[name] !== "false";
+      if (field.type === "checkbox") field.checked = texts[name] === true || texts[name] === "true";
       else field.value = texts[name] ?? "";
       this.check(name);
     }
@@ -29,21 +36,31 @@ export class KnobForm {
   /** The values of all controls that do not stand empty. Error, in words, for the first that is out of range. */
   values() {
     const values = {};
+    const { texts } = this;
     for (const knob of this.knobs) {
-      const value = parseKnob(knob, this.texts[knob.name]);
+      const { field } = this.fields.get(knob.name);
+      if (field.validity.badInput) throw new Error(`${knob.name} must be a number`);
+      const value = parseKnob(knob, texts[knob.name]);
       if (value !== undefined) values[knob.name] = value;
     }
     return values;
   }
 
-  /** Show, where a control stands empty, what the server used instead. */
-  showDefaults(used) {
-    for (const [name, { field }] of this.fields) {
-      if (used[name] === undefined) continue;
-      if (field.tagName === "SELECT") field.options[0].textContent = `(${used[name]})`;
-      else field.placeholder = used[name] === null ? "all" : String(used[name]);
+  /** Show in empty controls what the server uses, and how far the model's context reaches. */
+  showOwn(own, contextLength) {
+    this.own = own;
+    for (const knob of this.knobs) {
+      const { field, range } = this.fields.get(knob.name);
+      const text = ownText(knob, own[knob.name]);
+      if (field.tagName === "SELECT") field.options[0].textContent = knob.name in own ? `${text} (own)` : text;
+      else field.placeholder = text;
+      if (knob.isContext && contextLength) {
+        knob.max = contextLength;
+        field.max = contextLength;
+        if (range) range.textContent = rangeText(knob);
+      }
+      this.check(knob.name);
     }
-    this.usedPolicy = used.policy;
     this.dim();
   }
 
@@ -56,27 +73,35 @@ export class KnobForm {
     return true;
   }
 
-  row(prefix, knob, onChange) {
+  /** What both sides share: name, range, explanation. */
+  row(prefix, knob) {
+    const range = make("span", { className: "range" }, rangeText(knob));
+    const label = make("label", { for: `${prefix}-${knob.name}` }, knob.name, range);
+    const help = make("span", { className: "help", id: `${prefix}-${knob.name}-help` }, knob.help);
+    return make("div", { className: `knob ${knob.kind}`, "data-knob": knob.name }, label, make("div", { className: "fields" }), help);
+  }
+
+  fill(row, prefix, knob, onChange) {
     const id = `${prefix}-${knob.name}`;
     const field = control(knob, id);
-    const fault = make("span", { className: "fault", id: `${id}-fault`, role: "alert" });
-    const help = make("span", { className: "help", id: `${id}-help` }, knob.help);
-    const chosen = knob.kind === "choice" ? make("span", { className: "chosen" }) : null;
-    field.setAttribute("aria-describedby", `${id}-help ${id}-fault`);
-    this.fields.set(knob.name, { knob, field, fault, chosen });
+    const fault = make("span", { className: "fault", id: `${id}-fault`, role: "alert", "data-side": this.side });
+    const chosen = knob.kind === "choice" ? make("span", { className: "chosen", "data-side": this.side }) : null;
+    field.dataset.side = this.side;
+    field.setAttribute("aria-describedby", `${row.querySelector(".help").id} ${fault.id}`);
+    if (this.side === "b") field.setAttribute("aria-label", `${knob.name} of decoder B`);
+    row.querySelector(".fields").append(field);
+    row.append(...[chosen, fault].filter(Boolean));
+    this.fields.set(knob.name, { knob, row, field, fault, chosen, range: this.side === "a" ? row.querySelector(".range") : null });
     field.addEventListener("input", () => {
       this.check(knob.name);
       this.dim();
       onChange();
     });
-    const range = make("span", { className: "range" }, rangeText(knob));
-    const label = make("label", { for: id }, knob.name, range);
-    return make("div", { className: `knob ${knob.kind}`, "data-knob": knob.name }, label, field, help, chosen, fault);
   }
 
   check(name) {
     const { knob, field, fault, chosen } = this.fields.get(name);
-    if (chosen) chosen.textContent = knob.choices[field.value] ?? "";
+    if (chosen) chosen.textContent = knob.choices[field.value || this.own[name]] ?? "";
     fault.textContent = "";
     field.removeAttribute("aria-invalid");
     if (field.validity.badInput) {
@@ -94,10 +119,9 @@ export class KnobForm {
 
   /** Fade the numbers that the chosen policy does not read. */
   dim() {
-    const policy = this.fields.get("policy")?.field.value || this.usedPolicy;
+    const policy = this.fields.get("policy")?.field.value || this.own.policy;
     for (const { knob, field } of this.fields.values()) {
-      const isUnread = Boolean(policy && knob.policies && !knob.policies.includes(policy));
-      field.closest(".knob")?.classList.toggle("unread", isUnread);
+      field.classList.toggle("unread", Boolean(policy && knob.policies && !knob.policies.includes(policy)));
     }
   }
 }

@@ -111,18 +111,18 @@ export const DECODER_KNOBS = [
 
 const SAFE = Number.MAX_SAFE_INTEGER; // what a JSON number holds exactly in a browser
 
-/** Settings that stand beside the prompt. `initial`: what a fresh page starts with. */
+/** Settings that stand beside the prompt. `initial`: what a fresh page starts with; `isContext`: the model's context is the limit. */
 export const REQUEST_KNOBS = [
-  { name: "max_tokens", kind: "int", min: 1, max: 2 ** 31, initial: "64", help: "Longest answer, in tokens." },
+  { name: "max_tokens", kind: "int", min: 1, max: 2 ** 31, isContext: true, initial: "64", help: "Longest answer, in tokens." },
   { name: "temperature", kind: "number", min: 0, max: 2, step: 0.1, help: "0 takes the best token; more is freer." },
+  { name: "seed", kind: "int", min: -SAFE, max: SAFE, help: "The same seed gives the same text." },
   { name: "top_p", kind: "number", min: 0.01, max: 1, step: 0.01, help: "Sample from the likeliest share only." },
   { name: "top_k", kind: "int", min: -1, max: 2 ** 31, help: "Sample from the k likeliest only; 0 is off." },
   { name: "min_p", kind: "number", min: 0, max: 1, step: 0.01, help: "Drop tokens less likely than this share of the best." },
   { name: "presence_penalty", kind: "number", min: -2, max: 2, step: 0.1, help: "Against tokens the answer holds already." },
   { name: "frequency_penalty", kind: "number", min: -2, max: 2, step: 0.1, help: "The same, per occurrence." },
   { name: "repetition_penalty", kind: "number", min: 0.01, max: 2, step: 0.05, help: "Divides their logits, the prompt's too." },
-  { name: "seed", kind: "int", min: -SAFE, max: SAFE, help: "The same seed gives the same text." },
-  { name: "min_tokens", kind: "int", min: 0, max: 2 ** 31, help: "No end of text before so many tokens." },
+  { name: "min_tokens", kind: "int", min: 0, max: 2 ** 31, isContext: true, help: "No end of text before so many tokens." },
   { name: "stop", kind: "lines", help: "Ends the answer; one string per line." },
   { name: "ignore_eos", kind: "switch", help: "Go on behind the end of the text." },
 ];
@@ -162,6 +162,13 @@ function inRange(knob, text, isWhole) {
     throw new Error(`${knob.name} must be ${what} between ${shown(knob.min)} and ${shown(knob.max)}${other}; it is ${text}`);
   }
   return value;
+}
+
+/** What stands in an empty control: the value that the server uses, in words where it is null. */
+export function ownText(knob, value) {
+  if (value === undefined) return "server’s own";
+  if (value === null) return { canvas_blocks: "all", edit_threshold: "off", seed: "a new one" }[knob.name] ?? "server’s own";
+  return String(value);
 }
 
 function shown(value) {

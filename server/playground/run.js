@@ -3,11 +3,15 @@
 export const FORMAT = "psd-run";
 export const VERSION = 1;
 
-/** A run that grows while its chunks come in. Times are milliseconds since it was sent. */
+/**
+ * A run that grows while its chunks come in. Times are milliseconds since it was sent.
+ * `around`: of a run that fills a part of an answer again, {prompt, suffix, before, after}: what the first request was, and
+ * the pieces of the answer that stay.
+ */
 export class Run {
-  constructor({ path, body, label }) {
-    Object.assign(this, { path, body, label });
-    this.frames = []; // {at, canvas, policy, draft, refresh, rejected, decided, depth, denoised}; the latter three add up
+  constructor({ path, body, label, around = null }) {
+    Object.assign(this, { path, body, label, around });
+    this.frames = []; // {at, canvas, policy, draft, refresh, rejected, decided, byDraft, depth, denoised}; the latter four add up
     this.cells = []; // per position: undefined while undecided, then {id, text, confidence, kind, depth, step, forward, frame, before}
     this.starts = []; // first position of every block seen so far
     this.blockLength = 0;
@@ -68,12 +72,19 @@ export class Run {
     }
     const isDenoise = canvas.phase === "denoise";
     frame.decided = (before?.decided ?? 0) + fresh.filter((offset) => !this.cells[canvas.start + offset].before).length;
+    frame.byDraft = (before?.byDraft ?? 0) + frame.draft;
     frame.depth = (before?.depth ?? 0) + (isDenoise ? Math.max(0, ...depths) : 0);
     frame.denoised = (before?.denoised ?? 0) + (isDenoise ? 1 : 0);
     if (this.starts.at(-1) !== canvas.start) this.starts.push(canvas.start);
     this.blockLength = Math.max(this.blockLength, canvas.token_ids.length);
     this.length = canvas.length;
     this.frames.push(frame);
+  }
+
+  /** The answer with what was kept around it: [before, own, after]. */
+  get parts() {
+    const joined = (pieces) => pieces.map((piece) => piece.text).join("");
+    return this.around ? [joined(this.around.before), this.text, joined(this.around.after)] : ["", this.text, ""];
   }
 
   /** Tokens of the answer, end token included; null until the server has said so. */
@@ -109,64 +120,10 @@ export class Run {
     return low - 1;
   }
 
-  /** The run as plain data; `fromJson` is the inverse. */
+  /** The run as plain data; `fromJson` of runfile.js is the inverse. */
   toJson() {
-    const { path, body, label, text, firstTextAt, endedAt, finishReason, usage, figures } = this;
+    const { path, body, label, around, text, firstTextAt, endedAt, finishReason, usage, figures, fault } = this;
     const frames = this.frames.map(({ at, canvas }) => ({ at, canvas }));
-    return { format: FORMAT, version: VERSION, path, body, label, text, firstTextAt, endedAt, finishReason, usage, figures, frames };
+    return { format: FORMAT, version: VERSION, path, body, label, around, text, firstTextAt, endedAt, finishReason, usage, figures, fault, frames };
   }
-
-  /** Error, in words, for anything that is not a saved run. */
-  static fromJson(data) {
-    if (data?.format !== FORMAT) throw new Error("This file is not a saved run of the playground.");
-    if (data.version !== VERSION) throw new Error(`This run has format version ${data.version}; this page reads version ${VERSION}.`);
-    if (!PATHS.includes(data.path) || !isObject(data.body)) throw new Error("The saved run is damaged: its request cannot be read.");
-    const run = new Run({ path: data.path, body: data.body, label: String(data.label) });
-    if (!Array.isArray(data.frames) || !data.frames.every(isFrame)) throw new Error("The saved run is damaged: a frame of it cannot be read.");
-    if (!isUsage(data.usage) || !isFigures(data.figures)) throw new Error("The saved run is damaged: its figures cannot be read.");
-    for (const { at, canvas } of data.frames) run.addFrame(canvas, at);
-    const { text, firstTextAt, endedAt, finishReason, usage, figures } = data;
-    Object.assign(run, { text: String(text), firstTextAt, endedAt, finishReason, usage, figures, isOver: true });
-    return run;
-  }
-}
-
-const PER_POSITION = ["token_ids", "tokens", "candidates", "confidences", "depths"];
-const PATHS = ["/v1/completions", "/v1/chat/completions"];
-const FIGURES = ["forwards", "tokens_per_forward", "mean_accepted_depth", "decode_seconds"];
-const MAX_LENGTH = 2 ** 20;
-
-/** What every entry of a frame's lists must be; null is allowed in each of them. */
-const KINDS = { token_ids: Number.isInteger, tokens: isText, candidates: isText, confidences: Number.isFinite, depths: Number.isInteger };
-const COUNTS = ["start", "forwards", "steps", "drafted", "accepted", "length"];
-
-function isText(value) {
-  return typeof value === "string";
-}
-
-function isObject(value) {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
-}
-
-function isUsage(usage) {
-  if (usage === null || usage === undefined) return true;
-  const count = usage.completion_tokens;
-  return Number.isInteger(count) && count >= 0 && count <= MAX_LENGTH;
-}
-
-function isFigures(figures) {
-  return figures === null || figures === undefined || FIGURES.every((name) => Number.isFinite(figures[name]));
-}
-
-function isFrame(frame) {
-  const canvas = frame?.canvas;
-  if (typeof frame?.at !== "number" || !canvas || !Array.isArray(canvas.rejected)) return false;
-  const width = canvas.token_ids?.length;
-  const hasCounts = COUNTS.every((name) => Number.isInteger(canvas[name]) && canvas[name] >= 0);
-  const isEntry = (name) => (value) => value === null || KINDS[name](value);
-  const hasPositions = PER_POSITION.every(
-    (name) => Array.isArray(canvas[name]) && canvas[name].length === width && canvas[name].every(isEntry(name)),
-  );
-  const isInside = width > 0 && canvas.start + width <= canvas.length && canvas.length <= MAX_LENGTH;
-  return hasCounts && hasPositions && isInside && canvas.rejected.every(Number.isInteger);
 }

@@ -1,5 +1,8 @@
 // Settings in the address: everything but the key and the conversation.
 
+const TEXTS = ["mode", "prompt", "system", "compare", "turns", "model"];
+const GROUPS = ["request", "a", "b"];
+
 /** The hash for a state of plain texts; nested groups become "group.name". */
 export function toHash(state) {
   const pairs = new URLSearchParams();
@@ -13,15 +16,16 @@ export function toHash(state) {
   return `#${pairs}`;
 }
 
-/** The inverse of `toHash`; null if the hash is empty. */
+/** The inverse of `toHash`: every text and every group is there, whatever a stranger's link says. Null if it says nothing. */
 export function fromHash(hash) {
   const pairs = [...new URLSearchParams(hash.replace(/^#/, ""))];
   if (!pairs.length) return null;
-  const state = Object.create(null); // a name like __proto__ is a name like any other
+  const state = Object.fromEntries(TEXTS.map((name) => [name, ""]));
+  for (const group of GROUPS) state[group] = Object.create(null); // a name like __proto__ is a name like any other
   for (const [name, text] of pairs) {
-    const [group, inner] = name.split(".");
-    if (inner === undefined) state[group] = text;
-    else if (typeof state[group] !== "string") (state[group] ??= Object.create(null))[inner] = text;
+    const cut = name.indexOf(".");
+    if (TEXTS.includes(name)) state[name] = text;
+    else if (cut > 0 && GROUPS.includes(name.slice(0, cut))) state[name.slice(0, cut)][name.slice(cut + 1)] = text;
   }
   return state;
 }

@@ -35,6 +35,7 @@ export class Status {
       }
       this.draw(parseMetrics(await this.api.text("/metrics")));
     } catch (error) {
+      this.models = []; // whoever answers next may have others
       set("status-note", error.needsKey ? "the status needs a key" : error.message);
     }
     this.timer = setTimeout(() => this.poll(), PERIOD_MS);

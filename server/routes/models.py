@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from fastapi import APIRouter, Request
 
+from psd_core.assets import demo_path
+from server.admission import Admission
 from server.body import JsonObject
 from server.docs import error_docs
 from server.state import AppState, state_of
+from server.tuning import COMPLETION_MAX_TOKENS
 
 router = APIRouter(tags=["models"])
 
@@ -27,7 +32,7 @@ async def get_model(request: Request, name: str) -> JsonObject:
 
 
 def _card(state: AppState, name: str) -> JsonObject:
-    facts = state.require_ready().facts
+    admission = state.require_ready()
     return {
         "id": name,
         "object": "model",
@@ -35,5 +40,19 @@ def _card(state: AppState, name: str) -> JsonObject:
         "owned_by": "psd-server",
         "root": state.settings.model.served_names[0],
         "parent": None,
-        "max_model_len": facts.limits.max_model_len,
+        "max_model_len": admission.facts.limits.max_model_len,
+        "psd": _own(admission) | {"is_built_in": state.settings.model.source == str(demo_path())},
+    }
+
+
+def _own(admission: Admission) -> JsonObject:
+    """What a request gets that does not say otherwise, and what the model's attention allows."""
+    limits, settings = admission.facts.limits, admission.settings
+    return {
+        "decoder": asdict(settings.decoder),
+        "max_tokens": {"completions": COMPLETION_MAX_TOKENS, "chat": settings.default_max_tokens},
+        "seed": settings.seed,
+        "caches": list(limits.caches),
+        "block_length": limits.block_length,
+        "takes_suffix": limits.block_length is None,  # a block-causal model does not see what follows
     }

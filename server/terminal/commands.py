@@ -91,6 +91,9 @@ class Screen:
                 record.take(chunk)
                 if state.take(chunk):
                     live.update(draw(state))
+            if state.length:
+                state.finish(record.answer.num_tokens or len(state.cells))
+                live.update(draw(state))
         self._out.print()
         self._out.print(Text(harmless(record.answer.text)))
         return record.answer

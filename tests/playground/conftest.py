@@ -16,6 +16,9 @@ from tests.server.process import ServerProcess
 
 KEY = "open-sesame"
 MARKUP = "<img src=x onerror=\"document.title='broken'\"><b>"
+NASTY = (
+    f"{MARKUP}\x1b[31m\u202e\u200b{'long' * 60}"  # a terminal's command, a turn of the writing, nothing seen, no end
+)
 
 
 @pytest.fixture(scope="session")
@@ -37,18 +40,18 @@ def browser(chromium: Browser) -> Iterator[Browser]:
 
 @pytest.fixture
 def keyed(model_path: Path, tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server of the test's own that asks for a key."""
-    with ServerProcess(model_path, tmp_path, ["--api-key", KEY]) as process:
+    """A server of the test's own that asks for a key; its model has two names."""
+    with ServerProcess(model_path, tmp_path, ["--api-key", KEY, "--served-model-name", "other"]) as process:
         yield process
 
 
 @pytest.fixture(scope="session")
 def markup_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server whose model writes nothing but markup."""
+    """A server whose model writes nothing but what a page, a terminal or a layout might obey."""
     folder = tmp_path_factory.mktemp("markup")
     write_checkpoint(folder)
-    vocabulary = {f"{MARKUP}{index}": index for index in range(VOCAB_SIZE)}
-    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=f"{MARKUP}0"))
+    vocabulary = {f"{NASTY}{index}": index for index in range(VOCAB_SIZE)}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=f"{NASTY}0"))
     tokenizer.add_special_tokens([AddedToken("<|mask|>", special=True)])
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import httpx
 from psd_core.config import ACCEPTANCE_NAMES, CACHE_NAMES, POLICY_NAMES
 from server.playground import read_assets
 from server.schema import PsdFields
-from tests.server.process import ServerProcess
+from tests.server.process import ServerProcess, wait_until
 
 MAX_BYTES = 150 * 1024
 
@@ -66,6 +67,18 @@ def test_the_page_can_be_switched_off(random_model_path: Path, tmp_path: Path) -
         for path in ("/", "/playground/app.js"):
             answer = httpx.get(server.url + path)
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_path")
+        wait_until(lambda: "curl" in server.log, 60)
+        assert "browser" not in server.log
+
+
+def test_the_examples_are_problems_that_training_left_out() -> None:
+    (examples,) = (asset.content.decode() for asset in read_assets() if asset.name == "examples.js")
+    built_in, _, _ = examples.partition("const GENERAL")
+    chips = re.findall(r"^  \[\"(\w+)\", (['\"])(.*)\2\],$", built_in, re.MULTILINE)
+    lines = (Path(__file__).parents[2] / "demo_model" / "examples.jsonl").read_text().splitlines()
+    tasks = {entry["prompt"]: entry["task"] for entry in map(json.loads, lines)}
+    kinds = {"Note": "prose", "JSON": "json", "Sort": "list", "Code": "code", "Subtract": "word"}
+    assert {name: tasks.get(prompt.replace("\\n", "\n")) for name, _, prompt in chips} == kinds
 
 
 def test_every_decoder_setting_has_a_control_with_all_its_choices() -> None:

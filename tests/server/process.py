@@ -41,13 +41,17 @@ class ServerProcess:
         waits_ready: bool = True,
         variables: Mapping[str, str] | None = None,
         verify: ssl.SSLContext | bool = True,
+        name: str = "tiny",
     ) -> None:
-        """variables: set in the server's environment beside those of this process. verify: whom to trust over TLS."""
+        """name: of the served model. variables: set in the server's environment beside those of this process.
+
+        verify: whom to trust over TLS.
+        """
         self._log_path = folder / f"server-{time.monotonic_ns()}.log"
         self._log = self._log_path.open("w")
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PSD_")}
         self.process = subprocess.Popen(
-            [*SERVE, "--port", "0", "--model", str(model), "--served-model-name", "tiny", *flags],
+            [*SERVE, "--port", "0", "--model", str(model), "--served-model-name", name, *flags],
             stdout=self._log,
             stderr=subprocess.STDOUT,
             env=environment | {"OMP_NUM_THREADS": "1"} | dict(variables or {}),

@@ -141,7 +141,7 @@ def test_while_loading_the_server_says_so(random_model_path: Path, tmp_path: Pat
         wait_until(server.is_ready, 60)
         assert server.complete(max_tokens=1).status_code == 200
         banner = server.log
-    for word in ("PSD server", "tiny", "cpu", "threshold", server.url, "curl"):
+    for word in ("PSD server", "tiny", "cpu", "threshold", server.url, "curl", f"{server.url}/ in a browser"):
         assert word in banner
 
 

@@ -7,11 +7,13 @@ import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 import httpx
 import pytest
 
+from psd_core.config import CACHE_NAMES, DecoderConfig
 from tests.server.process import SLOW, ServerProcess, wait_until
 
 METRICS = (
@@ -63,6 +65,20 @@ def test_models_are_listed_with_their_context(server: ServerProcess) -> None:
     assert (model["id"], model["object"], model["owned_by"]) == ("tiny", "model", "psd-server")
     assert model["max_model_len"] == 512
     assert server.client.get("/v1/models/tiny").json() == model
+
+
+def test_a_model_tells_what_the_server_does_by_default(server: ServerProcess, reciter: ServerProcess) -> None:
+    model = server.client.get("/v1/models/tiny").json()
+    own = model["psd"]
+    assert own["decoder"] == asdict(DecoderConfig())
+    assert (own["takes_suffix"], own["block_length"], own["seed"]) == (True, None, None)
+    said = server.complete(max_tokens=None).json()
+    used = {name: said["psd"][name] for name in own["decoder"] if name in said["psd"]}
+    assert used == {name: own["decoder"][name] for name in used}
+    other = reciter.client.get("/v1/models/tiny").json()["psd"]
+    assert not other["is_built_in"]
+    refused = reciter.complete(psd={"cache": next(name for name in CACHE_NAMES if name not in other["caches"])})
+    assert refused.status_code == 400
 
 
 HEAD_PATHS = ("/health", "/ready", "/metrics", "/version", "/v1/models", "/v1/models/tiny", "/docs", "/openapi.json")

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from rich.text import Text
 
-from server.terminal.canvas import CanvasState, harmless
+from server.terminal.canvas import SUPERSCRIPTS, CanvasState, draw, harmless
+from server.terminal.shades import BEHIND, decided_style, guess_style
 from tests.server.process import ServerProcess
 from tests.server.sse import joined_text, read_stream
 
@@ -128,6 +130,46 @@ def test_the_canvas_of_a_stream_holds_every_token(server: ServerProcess) -> None
     assert joined_text(chunks)
     assert set(range(24)) <= set(state.cells)
     assert state.accepted == chunks[-1]["psd"]["accepted_tokens"]
+    assert sum(bar.num_decided for bar in state.bars) == len(state.cells)
+    canvases = [chunk["psd"]["canvas"] for chunk in chunks if not chunk["choices"]]
+    depths = {c["start"] + i: depth for c in canvases for i, depth in enumerate(c["depths"]) if depth is not None}
+    assert {position: cell.depth for position, cell in state.cells.items()} == depths
+    shown = "".join(line.plain for line in draw(state).renderables if isinstance(line, Text))
+    assert all(str(depth).translate(SUPERSCRIPTS) in shown for depth in set(depths.values()) if depth)
+
+
+def test_shades_deepen_with_depth_and_fade_with_doubt() -> None:
+    drafts = [decided_style("draft", depth, 1.0, False) for depth in (1, 2, 3, 4)]
+    assert len(set(drafts)) == 4
+    assert decided_style("draft", 9, 1.0, False) == drafts[-1]
+    faded = [decided_style("policy", 0, confidence, False) for confidence in (1.0, 0.7, 0.4, 0.1)]
+    assert len(set(faded)) == 4
+    assert ["italic" in style for style in faded] == [False, False, True, True]
+    assert guess_style(0.9, False) != guess_style(0.1, False) != guess_style(0.1, True)
+
+
+def test_what_is_decided_behind_the_end_is_faint_and_the_latest_tokens_stand_out() -> None:
+    state = CanvasState()
+    canvas = {
+        "start": 0, "length": 3, "tokens": ["a", "b", None], "candidates": [None, None, "\x1b[2Jc"],
+        "confidences": [0.9, 0.3, 0.2], "depths": [0, 2, None], "rejected": [2], "phase": "denoise",
+        "forwards": 1, "steps": 2, "drafted": 2, "accepted": 1,
+    }  # fmt: skip
+    assert state.take({"psd": {"canvas": canvas}})
+    running = _styles(state)
+    assert "reverse" in running["a"]
+    assert "\x1b" not in "".join(running)
+    state.finish(1)
+    over = _styles(state)
+    assert over["a"] == decided_style("policy", 0, 0.9, False)
+    assert over["b"] == BEHIND
+
+
+def _styles(state: CanvasState) -> dict[str, str]:
+    """What stands in the canvas, piece by piece, and in which style."""
+    canvas = draw(state).renderables[0]
+    assert isinstance(canvas, Text)
+    return {canvas.plain[span.start : span.end]: str(span.style) for span in canvas.spans}
 
 
 @pytest.mark.parametrize("text", ["\x1b[2J", "\x07", "\x9b31m", "\r"])
