@@ -42,11 +42,14 @@ class Affinity:
         self._max_known = max(1, max_cache_tokens // self._step)
         self._known: dict[int, OrderedDict[bytes, None]] = {}
 
-    def choose(self, prompt_ids: Sequence[int], loads: Mapping[int, int]) -> Choice:
-        """The replica for a prompt. loads: open requests of each that is ready, by index; there is at least one."""
+    def choose(self, prompt_ids: Sequence[int], loads: Mapping[int, int], salt: str = "") -> Choice:
+        """The replica for a prompt.
+
+        loads: open requests of each that is ready, by index; there is at least one. salt: what keeps caches apart.
+        """
         least = min(loads, key=lambda index: (loads[index], index))
         lengths = dict.fromkeys(loads, 0)
-        for number, digest in enumerate(self._digests(prompt_ids), 1):
+        for number, digest in enumerate(self._digests(prompt_ids, salt), 1):
             holders = [index for index in loads if digest in self._known.get(index, ())]
             if not holders:
                 break
@@ -58,10 +61,10 @@ class Affinity:
             return Choice(least, "overruled")
         return Choice(best, "followed")
 
-    def keep(self, index: int, prompt_ids: Sequence[int]) -> None:
+    def keep(self, index: int, prompt_ids: Sequence[int], salt: str = "") -> None:
         """A request with this prompt ended on a replica, whose cache now has it."""
         known = self._known.setdefault(index, OrderedDict())
-        for digest in self._digests(prompt_ids):
+        for digest in self._digests(prompt_ids, salt):
             known[digest] = None
             known.move_to_end(digest)
         while len(known) > self._max_known:
@@ -71,9 +74,9 @@ class Affinity:
         """The replica died, and its cache with it."""
         self._known.pop(index, None)
 
-    def _digests(self, prompt_ids: Sequence[int]) -> list[bytes]:
+    def _digests(self, prompt_ids: Sequence[int], salt: str) -> list[bytes]:
         """One per whole step, each of everything up to its end; the same in every process."""
-        running = hashlib.blake2b(digest_size=16)
+        running = hashlib.blake2b(hashlib.blake2b(salt.encode()).digest(), digest_size=16)
         digests = []
         for stop in range(self._step, len(prompt_ids) + 1, self._step):
             running.update(array("q", prompt_ids[stop - self._step : stop]).tobytes())

@@ -232,7 +232,8 @@ class WorkerPool:
         ready = [replica for replica in self._replicas if replica.state == "ready"]
         if self._affinity is None or len(ready) < 2 or request.decoder.cache != "causal":
             return min(ready, key=self._load, default=None)
-        choice = self._affinity.choose(request.prompt_ids, {replica.index: self._load(replica) for replica in ready})
+        loads = {replica.index: self._load(replica) for replica in ready}
+        choice = self._affinity.choose(request.prompt_ids, loads, request.cache_salt)
         self._metrics.routed(choice.outcome)
         return self._replicas[choice.index]
 
@@ -256,7 +257,7 @@ class WorkerPool:
                 if isinstance(event, FinishedEvent):
                     del self._open[event.request_id]
                     if self._affinity is not None and entry.is_begun and entry.request.decoder.cache == "causal":
-                        self._affinity.keep(replica.index, entry.request.prompt_ids)
+                        self._affinity.keep(replica.index, entry.request.prompt_ids, entry.request.cache_salt)
                     if event.reason in ("stop", "length"):
                         self._quarantine.clear(entry.request)
                 entry.sink(event)

@@ -35,6 +35,13 @@ def test_the_longest_known_beginning_is_followed() -> None:
     assert known.choose(PROMPT, {0: 0, 2: 0}) == Choice(0, "unknown"), "the replica that has it is not ready"
 
 
+def test_salts_keep_requests_apart() -> None:
+    known = affinity()
+    known.keep(1, PROMPT, "a")
+    assert known.choose(PROMPT, {0: 0, 1: 0}) == Choice(0, "unknown")
+    assert known.choose(PROMPT, {0: 0, 1: 0}, "a") == Choice(1, "followed")
+
+
 def test_of_several_that_have_it_the_least_busy_is_taken() -> None:
     known = affinity()
     known.keep(0, PROMPT)
