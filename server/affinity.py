@@ -64,7 +64,7 @@ class Affinity:
     def keep(self, index: int, prompt_ids: Sequence[int], salt: str = "") -> None:
         """A request with this prompt ended on a replica, whose cache now has it."""
         known = self._known.setdefault(index, OrderedDict())
-        for digest in self._digests(prompt_ids, salt):
+        for digest in reversed(self._digests(prompt_ids, salt)):  # the longest is forgotten first
             known[digest] = None
             known.move_to_end(digest)
         while len(known) > self._max_known:

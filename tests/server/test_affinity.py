@@ -53,6 +53,8 @@ def test_what_was_used_long_ago_is_forgotten() -> None:
     known = affinity(max_cache_tokens=192)  # three steps of 64
     known.keep(0, PROMPT[:128])
     known.keep(0, tuple(range(128)))
+    assert known.choose(PROMPT[:64], {0: 1, 1: 0}) == Choice(0, "followed"), "the shorter beginning is still known"
+    known.keep(0, tuple(range(300, 364)))
     assert known.choose(PROMPT[:64], {0: 1, 1: 0}) == Choice(1, "unknown")
     assert known.choose(tuple(range(128)), {0: 1, 1: 0}) == Choice(0, "followed")
 
