@@ -1,4 +1,7 @@
-"""What rank 0 tells the other ranks of a model: a forward's batch, or slots to copy. Plain tensors, nothing pickled."""
+"""What rank 0 tells the other ranks of a model: a forward's batch, or slots to copy. Plain tensors, nothing pickled.
+
+Sending synchronises with the device: the batch's numbers are read back.
+"""
 
 from __future__ import annotations
 
