@@ -1,9 +1,10 @@
-"""Throughput over replicas: a real server with 1, 2, … worker processes, and clients that ask again at once.
+"""Throughput over replicas: real servers with 1, 2, … worker processes, and clients that ask again at once.
 
-    .venv/bin/python -m benchmarks.scaling --replicas 1 2 --clients 8 --seconds 20
+    .venv/bin/python -m benchmarks.scaling --replicas 1 2 --clients 8 --seconds 10 --rounds 3
 
-The work does not depend on the model's answers: the policy is greedy and the end-of-text token is ignored, so every
-request costs the same forwards. Prints a Markdown table.
+All servers run from the beginning and are loaded in turn, round after round: what else the machine does meets all of
+them, so the ratios of a round mean more than the rates. The work does not depend on the model's answers: the policy is
+greedy and the end-of-text token is ignored, so every request costs the same forwards. Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO
 
@@ -49,34 +52,44 @@ class Measurement:
     seconds: float
     latencies: tuple[float, ...]
 
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all clients together."""
+        return self.num_tokens / self.seconds
+
 
 def main() -> None:
-    """Measure every number of replicas and print the table."""
+    """Measure every number of replicas in every round and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicas", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=10.0, help="per server and round")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1, help="torch's threads per worker")
     given = parser.parse_args()
     load = Load(given.clients, given.seconds, given.max_tokens)
-    print("| replicas | tokens / s | ÷ one replica | requests / s | latency p50, s | latency p95, s |")
-    print("|---|---|---|---|---|---|")
-    base: float | None = None
-    for replicas in given.replicas:
-        result = measure(replicas, given.threads, load)
-        rate = result.num_tokens / result.seconds
-        base = rate if base is None else base
-        cuts = statistics.quantiles(result.latencies, n=20)
-        print(
-            f"| {replicas} | {rate:.0f} | {rate / base:.2f} | {result.num_requests / result.seconds:.1f} "
-            f"| {cuts[9]:.2f} | {cuts[18]:.2f} |",
-            flush=True,
+    with ExitStack() as stack:
+        clients = [stack.enter_context(serve(replicas, given.threads)) for replicas in given.replicas]
+        for client in clients:
+            ask(client, load, seconds=2.0)
+        rounds = [[ask(client, load, load.seconds) for client in clients] for _ in range(given.rounds)]
+    print("| replicas | tokens / s, each round | ÷ the first line's, each round | latency p50, s | latency p95, s |")
+    print("|---|---|---|---|---|")
+    for index, replicas in enumerate(given.replicas):
+        results = [measurements[index] for measurements in rounds]
+        rates = ", ".join(f"{result.tokens_per_second:.0f}" for result in results)
+        ratios = ", ".join(
+            f"{measurements[index].tokens_per_second / measurements[0].tokens_per_second:.2f}"
+            for measurements in rounds
         )
+        cuts = statistics.quantiles([latency for result in results for latency in result.latencies], n=20)
+        print(f"| {replicas} | {rates} | {ratios} | {cuts[9]:.2f} | {cuts[18]:.2f} |", flush=True)
 
 
-def measure(replicas: int, threads: int, load: Load) -> Measurement:
-    """Start a server, wait for all its workers, load it, stop it."""
+@contextmanager
+def serve(replicas: int, threads: int) -> Iterator[httpx.Client]:
+    """A client of a server whose workers all have their model."""
     process = subprocess.Popen(
         [sys.executable, "-m", "server.cli", "serve", "--port", "0", "--replicas", str(replicas)],
         stdout=subprocess.PIPE,
@@ -90,8 +103,7 @@ def measure(replicas: int, threads: int, load: Load) -> Measurement:
         threading.Thread(target=process.stdout.read, daemon=True).start()  # a full pipe would stop the server
         with httpx.Client(base_url=url, timeout=300) as client:
             wait_ready(client, replicas)
-            ask(client, load, seconds=2.0)
-            return ask(client, load, load.seconds)
+            yield client
     finally:
         process.terminate()
         process.wait()

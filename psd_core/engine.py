@@ -50,10 +50,12 @@ class Engine:
                 "max_model_len",
                 f"max_model_len must be at most the model's {spec.max_positions}, got {max_model_len}",
             )
+        local = model.local
+        affordable = model.group.least(
+            affordable_slots(local.num_layers, local.num_kv_heads, local.head_dim, model.dtype, model.device)
+        )
         num_slots = config.max_cache_tokens or min(
-            config.max_num_seqs * 2 * max_model_len,
-            DEFAULT_MAX_CACHE_TOKENS,
-            affordable_slots(spec.num_layers, spec.num_kv_heads, spec.head_dim, model.dtype, model.device),
+            config.max_num_seqs * 2 * max_model_len, DEFAULT_MAX_CACHE_TOKENS, affordable
         )
         caches = attention_caches(spec.attention)
         self.limits = Limits(

@@ -103,6 +103,7 @@ class Request:
     score_prompt   also report the log-probability of every prompt token but the first
     num_top_logprobs
                    alternatives to report per token, with their log-probabilities; 0 reports none
+    cache_salt     requests of different salts share no kept context
     """
 
     request_id: str
@@ -117,6 +118,7 @@ class Request:
     suffix_ids: tuple[int, ...] = ()
     score_prompt: bool = False
     num_top_logprobs: int = 0
+    cache_salt: str = ""
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:

@@ -18,6 +18,7 @@ from psd_core.errors import OutOfMemoryError
 from psd_core.kvcache.prefixes import SlotCopy
 from psd_core.kvcache.store import KVStore
 from psd_core.models.layers import DiffusionDecoder
+from psd_core.orders import send_copies, send_forward
 from psd_core.plan import Span, StepPlan
 from psd_core.scoring import Scores, choose, join, scored_rows
 
@@ -25,21 +26,25 @@ CPU_ALLOCATOR_WORDS: Final = ("DefaultCPUAllocator: ", "not enough memory: ")
 
 
 class Runner:
-    """One model on one device."""
+    """One model on one device, or the first rank's part of it, which the others follow (`psd_core.follower`)."""
 
     def __init__(
         self, model: DiffusionDecoder, num_slots: int, max_logit_rows: int, banned_ids: tuple[int, ...]
     ) -> None:
         """banned_ids are never chosen anywhere: the mask id, and ids that no tokenizer defines."""
-        spec = model.spec
+        local = model.local
         self.model = model
-        self.store = KVStore(spec.num_layers, num_slots, spec.num_kv_heads, spec.head_dim, model.dtype, model.device)
+        model.group.tell([num_slots, max_logit_rows])
+        self.store = KVStore(local.num_layers, num_slots, local.num_kv_heads, local.head_dim, model.dtype, model.device)
         self.max_logit_rows = max_logit_rows
+        self._has_followers = model.group.shard.size > 1
         self._banned = torch.tensor(banned_ids, dtype=torch.int64, device=model.device)
 
     @torch.inference_mode()
     def copy(self, copies: Sequence[SlotCopy]) -> None:
         """Copy keys and values within the arena, one after the other."""
+        if self._has_followers and copies:
+            send_copies(self.model.group, copies)
         for copy in copies:
             self.store.copy(copy.source, copy.target, copy.length)
 
@@ -47,7 +52,10 @@ class Runner:
         """One forward. Per span, per row: its candidates, or None for a complete row, which was not computed.
 
         OutOfMemoryError if it does not fit; what it wrote to the cache by then is written again by the next forward.
+        With several ranks it is the device's own error: the others wait in the middle of a forward, and cannot go back.
         """
+        if self._has_followers:
+            return self._run(plan)
         try:
             return self._run(plan)
         except (torch.OutOfMemoryError, MemoryError) as error:
@@ -64,6 +72,8 @@ class Runner:
     @torch.inference_mode()
     def _run(self, plan: StepPlan) -> list[list[Candidates | None]]:
         batch = build_batch(plan, self.model.spec.is_shifted, self.model.dtype, self.model.device)
+        if self._has_followers:
+            send_forward(self.model.group, batch)
         hidden = self.model(batch, self.store)
         return _split(plan, self._score(hidden, batch, plan))
 

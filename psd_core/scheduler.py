@@ -220,7 +220,8 @@ class Scheduler:
         if self._prefixes is None or sequence.request.decoder.cache != "causal":
             return 0, 0
         # A shifted model reads the first new token off the last prompt token, which must then be computed.
-        return self._prefixes.find(sequence.token_ids, sequence.num_prompt - int(self._is_shifted))
+        limit = sequence.num_prompt - int(self._is_shifted)
+        return self._prefixes.find(sequence.token_ids, limit, sequence.request.cache_salt)
 
     def _allocate(self, wanted: int) -> int | None:
         """First slot of a free range; kept contexts make way, the least recently used first."""
@@ -250,7 +251,8 @@ class Scheduler:
     def _release(self, sequence: Sequence, slot_start: int) -> None:
         """Give the slots back, but for the finished blocks that a later request may begin with."""
         whole = sequence.num_cached - sequence.num_cached % sequence.block_length
-        if self._prefixes is not None and self._prefixes.keep(slot_start, sequence.token_ids[:whole]):
+        salt = sequence.request.cache_salt
+        if self._prefixes is not None and self._prefixes.keep(slot_start, sequence.token_ids[:whole], salt):
             self._slots.shrink(slot_start, whole)
         else:
             self._slots.free(slot_start)

@@ -128,6 +128,7 @@ class Admission:
                         suffix_ids=suffix_ids,
                         score_prompt=score_prompt,
                         num_top_logprobs=num_top_logprobs,
+                        cache_salt=body.cache_salt,
                     )
                     if k == 0:
                         check(request, self.facts.limits)

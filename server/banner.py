@@ -23,6 +23,12 @@ def banner(settings: Settings, admission: Admission, url: str) -> str:
     size = f"{millions / 1000:.1f} B" if millions >= 1000 else f"{millions:.1f} M"
     decoder = ", ".join(f"{key} {value}" for key, value in decoder_settings(admission.settings.decoder).items())
     workers = f", {settings.model.replicas} workers" if settings.model.replicas > 1 else ""
+    if settings.model.tensor_parallel_size > 1:
+        workers += (
+            f" of {settings.model.tensor_parallel_size} ranks"
+            if workers
+            else f" and {settings.model.tensor_parallel_size - 1} more ranks"
+        )
     prompt = {"model": name, "prompt": TRY_PROMPT, "max_tokens": 64}
     key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.http.api_keys else ""
     page = (f"  watch    {url}/ in a browser: the playground",) if settings.http.has_playground else ()

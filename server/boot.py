@@ -107,4 +107,5 @@ def worker_config(settings: Settings, source: Source) -> WorkerConfig:
         log_level=settings.log_level,
         log_format=settings.log_format,
         address="",
+        tensor_parallel_size=settings.model.tensor_parallel_size,
     )

@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     inspect.add_argument("--tokenizer", metavar="PATH", help="folder of the tokenizer; absent: the checkpoint's own")
     inspect.add_argument("--dtype", choices=DTYPES, default="auto", help="as for psd serve")
     inspect.add_argument("--device", default="auto", help="as for psd serve")
+    inspect.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="as for psd serve")
     given = parser.parse_args(arguments)
     match given.command:
         case "serve":
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(show_models(as_markdown=given.markdown))
             return 0
         case "inspect":
-            return _inspect(given.path, given.tokenizer, given.dtype, given.device)
+            return _inspect(given.path, given.tokenizer, given.dtype, given.device, given.tensor_parallel_size)
         case _:
             raise AssertionError(given.command)
 
@@ -84,7 +85,10 @@ def _serve(given: dict[str, list[str] | None]) -> int:
     return run(settings)
 
 
-def _inspect(source: str, tokenizer: str | None, dtype: str, device: str) -> int:
+def _inspect(source: str, tokenizer: str | None, dtype: str, device: str, num_ranks: int) -> int:
+    if num_ranks < 1:
+        print(f"psd inspect: error: --tensor-parallel-size must be at least 1, got {num_ranks}", file=sys.stderr)
+        return 2
     try:
         folder = cached_source(source)
         tokenizer_folder = folder if tokenizer is None else cached_source(tokenizer)
@@ -93,7 +97,7 @@ def _inspect(source: str, tokenizer: str | None, dtype: str, device: str) -> int
         return 2
     from server.inspection import inspect  # torch is imported only by who looks at weights
 
-    inspection = inspect(folder, tokenizer_folder, dtype, device)
+    inspection = inspect(folder, tokenizer_folder, dtype, device, num_ranks)
     print(inspection.show())
     return 1 if inspection.faults else 0
 

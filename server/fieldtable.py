@@ -58,6 +58,7 @@ _NOTES: Final[Mapping[str, str]] = {
     "chat_template_kwargs": "variables that the template reads; others are refused",
     "continue_final_message": "where the template shows the final message as it is",
     "psd": "decoder settings: see the README",
+    "cache_salt": "requests of different salts share no cached beginning of a prompt",
     "diffusing": "with `stream`: chunks that show the canvas",
     "add_special_tokens": "the prompt's beginning is the tokenizer's, or the chat template's",
 }

@@ -144,6 +144,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("dtype", choice(*DTYPES), "auto", "weights' type; auto: float32 on a CPU, bfloat16 on a GPU"),
     Flag("device", device, "auto", "auto, cpu, cuda or cuda:N"),
     Flag("replicas", whole(1, 64), 1, "worker processes; with device auto or cuda they spread over the GPUs"),
+    Flag("tensor_parallel_size", whole(1, 64), 1, "processes that share the model of each worker, a GPU each"),
     Flag("forward_timeout", number(0.1, 86_400), DEFAULTS.forward_seconds, "seconds until a silent worker is replaced"),
     Flag("max_model_len", whole(1, 2**31), None, "context limit in tokens; absent: the model's own"),
     Flag("max_num_seqs", whole(1, 65_536), _ENGINE.max_num_seqs, "sequences that run at once per worker"),

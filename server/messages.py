@@ -29,6 +29,9 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     log_format: str
     address: str  # ipc:// address of the API process
     begun_fd: int = -1  # pipe for the ids of requests whose first forward is about to run, one per line
+    tensor_parallel_size: int = 1  # processes that hold the model together
+    rank: int = 0  # of this one; the first is the worker that the API process talks to
+    meeting: str = ""  # file by which the ranks find each other
 
     @property
     def path(self) -> Path:

@@ -19,6 +19,7 @@ from prometheus_client import (
 )
 
 from psd_core.events import Figures, Occupancy, StepReport
+from server.affinity import OUTCOMES, Outcome
 from server.messages import ModelFacts
 from server.version import VERSION
 
@@ -115,6 +116,9 @@ class Metrics:
         self._cache_usage = gauge("psd_kv_cache_usage_ratio", "Used slots of the key-value arena")
         self._kept_slots = gauge("psd_prefix_cache_slots", "Slots of finished contexts that later requests may reuse")
         self._prefix_hits = counter("psd_prefix_cache_hit_tokens", "Prompt tokens that an earlier request had computed")
+        self._affinity = counter(
+            "psd_prefix_affinity", "Requests by what the known beginning of the prompt said of the replica", "outcome"
+        )
         self._workers = gauge("psd_workers", "Workers by state", "state")
         self._restarts = counter("psd_worker_restarts", "Workers that died and were started again")
         self._out_of_memory = counter(
@@ -130,6 +134,8 @@ class Metrics:
             self._forward_seconds.labels(phase)
         for state in WORKER_STATES:
             self._workers.labels(state)
+        for outcome in OUTCOMES:
+            self._affinity.labels(outcome)
         for code in ERROR_CODES:
             self._errors.labels(code)
         for endpoint in ENDPOINTS:
@@ -149,6 +155,10 @@ class Metrics:
         """The state of every worker, as of now."""
         for state in WORKER_STATES:
             self._workers.labels(state).set(states.count(state))
+
+    def routed(self, outcome: Outcome) -> None:
+        """A request was given to one of several replicas that might have the beginning of its prompt."""
+        self._affinity.labels(outcome).inc()
 
     def restarted(self) -> None:
         """A worker died and will be started again."""

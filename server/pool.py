@@ -1,6 +1,7 @@
 """All replicas together: which one serves a request, and what becomes of its requests when one dies.
 
-A request goes to the ready replica with the fewest open requests. When a worker dies, a request that was in
+A request goes to the ready replica with the fewest open requests, or to one that has the beginning of its prompt in the
+cache and is not much busier (`server.affinity`). When a worker dies, a request that was in
 no forward yet is moved to another one, or waits for the restart; every other one ends at once with an error, and
 is suspected of having killed the worker.
 """
@@ -15,8 +16,10 @@ from typing import Final
 
 import msgspec
 
+from psd_core.admission import Limits
 from psd_core.events import CanvasEvent, FinishedEvent, Occupancy, PromptEvent, StepOutput, TokensEvent
 from psd_core.request import Request
+from server.affinity import Affinity
 from server.errors import ApiError, unavailable
 from server.messages import Add, Cancel, ModelFacts, Refused, Stepped, ToServer, WorkerConfig
 from server.metrics import Metrics
@@ -71,6 +74,8 @@ class WorkerPool:
         self._occupancies: dict[int, Occupancy] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._folder: SocketFolder | None = None
+        self._config: WorkerConfig | None = None
+        self._affinity: Affinity | None = None  # where replicas keep prefixes, and not all the same
 
     @property
     def num_open(self) -> int:
@@ -101,6 +106,7 @@ class WorkerPool:
         forward_seconds: see Replica.
         """
         self._on_ready = on_ready
+        self._config = config
         remove_stale_folders()
         self._folder = SocketFolder()
         for index in range(num_replicas):
@@ -164,6 +170,7 @@ class WorkerPool:
         """See ReplicaOwner."""
         assert replica.facts is not None
         self._metrics.loaded(replica.facts)
+        self._affinity = self._affinity or self._make_affinity(replica.facts.limits)
         self._on_ready(replica.facts)
         for entry in [entry for entry in self._open.values() if entry.replica is None]:
             self._dispatch(entry)
@@ -188,6 +195,8 @@ class WorkerPool:
     def on_down(self, replica: Replica, reason: str) -> None:
         """See ReplicaOwner."""
         self._occupancies.pop(replica.index, None)
+        if self._affinity is not None:
+            self._affinity.forget(replica.index)
         self._metrics.occupied(self._occupancies.values())
         if replica.state == "restarting":
             self._metrics.restarted()
@@ -206,12 +215,27 @@ class WorkerPool:
             self.fail_all(error)
 
     def _dispatch(self, entry: _Open) -> None:
-        """Give the request to the least loaded ready replica, or let it wait for the next one."""
-        ready = [replica for replica in self._replicas if replica.state == "ready"]
-        entry.replica = min(ready, key=self._load, default=None)
+        """Give the request to the ready replica that suits it best, or let it wait for the next one."""
+        entry.replica = self._choose(entry.request)
         self._open[entry.request.request_id] = entry
         if entry.replica is not None:
             entry.replica.send(Add(entry.request))
+
+    def _make_affinity(self, limits: Limits) -> Affinity | None:
+        assert self._config is not None
+        engine = self._config.engine
+        if limits.block_length is None or not engine.prefix_cache or len(self._replicas) < 2:
+            return None
+        return Affinity(limits.block_length, limits.max_cache_tokens, engine.max_num_seqs)
+
+    def _choose(self, request: Request) -> Replica | None:
+        ready = [replica for replica in self._replicas if replica.state == "ready"]
+        if self._affinity is None or len(ready) < 2 or request.decoder.cache != "causal":
+            return min(ready, key=self._load, default=None)
+        loads = {replica.index: self._load(replica) for replica in ready}
+        choice = self._affinity.choose(request.prompt_ids, loads, request.cache_salt)
+        self._metrics.routed(choice.outcome)
+        return self._replicas[choice.index]
 
     def _load(self, replica: Replica) -> int:
         return sum(entry.replica is replica for entry in self._open.values())
@@ -232,6 +256,8 @@ class WorkerPool:
             for entry in self._entries([event.request_id]):
                 if isinstance(event, FinishedEvent):
                     del self._open[event.request_id]
+                    if self._affinity is not None and entry.is_begun and entry.request.decoder.cache == "causal":
+                        self._affinity.keep(replica.index, entry.request.prompt_ids, entry.request.cache_salt)
                     if event.reason in ("stop", "length"):
                         self._quarantine.clear(entry.request)
                 entry.sink(event)

@@ -27,7 +27,7 @@ class _Suspicion:
 
 
 class Quarantine:
-    """Counts the workers that died computing a request. Ids, seeds and what a stream shows make no difference."""
+    """Counts the workers that died computing a request. Ids, seeds, salts and what a stream shows do not matter."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """clock: seconds, monotonic."""
@@ -66,5 +66,6 @@ def refused(num_deaths: int) -> ApiError:
 def _fingerprint(request: Request) -> bytes:
     sampling = dataclasses.replace(request.sampling, seed=0, choice_index=0)
     content = dataclasses.replace(request, request_id="", sampling=sampling, granularity="block", watch=False)
-    text = repr(dataclasses.replace(content, stop_ids=frozenset())) + repr(sorted(request.stop_ids))
+    content = dataclasses.replace(content, stop_ids=frozenset(), cache_salt="")
+    text = repr(content) + repr(sorted(request.stop_ids))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

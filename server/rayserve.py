@@ -113,12 +113,12 @@ def build(arguments: RayArguments) -> Application:
             "min_replicas",
             f"min_replicas must be at most max_replicas {arguments.max_replicas}, got {arguments.min_replicas}",
         )
-    settings = resolve_flags(arguments.flags)
+    settings = resolve_flags(arguments.flags, arguments.num_gpus)
     num_seqs = settings.engine.max_num_seqs
-    flags = dict(arguments.flags)
+    flags, num_gpus = dict(arguments.flags), arguments.num_gpus
 
     def make_app() -> FastAPI:
-        return make_replica_app(resolve_flags(flags))
+        return make_replica_app(resolve_flags(flags, num_gpus))
 
     replica = serve.deployment(serve.ingress(make_app)(Replica)).options(
         name=DEPLOYMENT,
@@ -140,13 +140,16 @@ def build(arguments: RayArguments) -> Application:
     return replica.bind(targets.bind())
 
 
-def resolve_flags(flags: Mapping[str, FlagValue]) -> Settings:
-    """Settings of a replica from the flags and its environment."""
+def resolve_flags(flags: Mapping[str, FlagValue], num_gpus: float) -> Settings:
+    """Settings of a replica, which has so many GPUs, from the flags and its environment."""
     known = {flag.name for flag in FLAGS}
     for name in flags:
         if name not in known:
             raise ConfigError(name, f"{name} is no flag of psd serve")
     settings = resolve({name: [str(value)] for name, value in flags.items()})
+    size = settings.model.tensor_parallel_size
+    if 0 < num_gpus < size:
+        raise ConfigError("num_gpus", f"num_gpus must be at least tensor_parallel_size {size}, got {num_gpus:g}")
     if settings.model.replicas != 1:
         raise ConfigError("replicas", f"replicas must be 1: Ray places them, got {settings.model.replicas}")
     return settings

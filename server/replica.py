@@ -1,6 +1,6 @@
-"""One supervised worker process: started, listened to, and started again when it dies.
+"""One supervised worker: started, listened to, and started again when it dies.
 
-Each life has its own process and its own socket in a private folder, so no message of a dead worker can reach its
+Each life has its own processes and its own socket in a private folder, so no message of a dead worker can reach its
 successor. What the messages mean is the owner's affair (`server.pool`).
 """
 
@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,7 @@ from server.messages import (
     decode_to_server,
     encode,
 )
-from server.messages import encode_config as encode_worker_config
+from server.processes import WorkerProcesses
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +44,9 @@ MAX_BACKOFF_SECONDS: Final = 30.0
 STABLE_SECONDS: Final = 60.0  # a worker that was ready for so long dies for a new reason
 PING_SECONDS: Final = 1.0  # between an answer of a worker and the next question
 GRACE_SECONDS: Final = 1.0  # for an answer that came while this process itself was held up
-STOP_SECONDS: Final = 5.0  # until a worker that should end is killed
 LAST_WORDS_MILLISECONDS: Final = 200  # silence after which a dead worker's socket is empty
 
 PIPE_BYTES: Final = 65_536
-
-_BOOT: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from server.worker import main; main()"
 
 
 class ReplicaOwner(Protocol):
@@ -106,7 +102,7 @@ class _Lines:
 
 
 class Replica:
-    """A worker process and its successors. Owns the process and the socket."""
+    """A worker and its successors. Owns the processes and the socket."""
 
     def __init__(self, config: WorkerConfig, folder: Path, owner: ReplicaOwner, forward_seconds: float) -> None:
         """config.address is replaced for every life by a socket in `folder`.
@@ -125,12 +121,12 @@ class Replica:
         self._num_lives = 0
         self._context = zmq.asyncio.Context()
         self._socket: zmq.asyncio.Socket | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._processes: WorkerProcesses | None = None
 
     @property
     def pid(self) -> int | None:
         """Process id of the present life."""
-        return self._process.pid if self._process is not None else None
+        return self._processes.pid if self._processes is not None else None
 
     def send(self, message: ToWorker) -> None:
         """Queue a message; it is lost if the worker dies first, and `on_down` then says so."""
@@ -164,7 +160,7 @@ class Replica:
             self._context.destroy(linger=0)
 
     async def _live(self) -> _End:
-        """One life, from spawn to death. The process may still be there: the caller ends it."""
+        """One life, from spawn to death. Processes may still be there: the caller ends them."""
         loop = asyncio.get_running_loop()
         self._num_lives += 1
         address = f"ipc://{self._folder}/{self.index}-{self._num_lives}"
@@ -173,9 +169,9 @@ class Replica:
         socket.bind(address)
         self._socket = socket
         begun = _Lines()
-        process = await self._spawn(address, begun)
+        processes = await self._spawn(address, begun)
         loop.add_reader(begun.read_fd, self._take_begun, begun)
-        dead = asyncio.create_task(process.wait())
+        dead = asyncio.create_task(processes.ended())
         silent: asyncio.Task[None] | None = None  # done once a ready worker has been silent for too long
         ready_at: float | None = None
         end = _End("", was_ready=False, ready_seconds=0.0, is_final=False)
@@ -185,13 +181,14 @@ class Replica:
                 self._is_heard.set()
                 match message:
                     case None if dead.done():
-                        end = dataclasses.replace(end, reason=_describe_exit(dead.result()))
+                        end = dataclasses.replace(end, reason=await processes.describe_end())
                     case None:
-                        process.kill()
+                        processes.kill()
                         limit = f"{self._forward_seconds:g} s (--forward-timeout)"
                         end = dataclasses.replace(end, reason=f"no sign of life for {limit}: it hangs")
                     case Broken(text, is_final):
-                        end = dataclasses.replace(end, reason=text, is_final=is_final and ready_at is None)
+                        reason = text if is_final else await processes.describe_end(text)
+                        end = dataclasses.replace(end, reason=reason, is_final=is_final and ready_at is None)
                     case Ready(facts):
                         ready_at = loop.time()
                         self.facts, self.state = facts, "ready"
@@ -218,17 +215,12 @@ class Replica:
         if request_ids := begun.read():
             self._owner.on_begun(self, request_ids)
 
-    async def _spawn(self, address: str, begun: _Lines) -> asyncio.subprocess.Process:
-        config = msgspec.structs.replace(self._config, address=address, begun_fd=begun.write_fd)
-        root = str(Path(__file__).resolve().parents[1])
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-c", _BOOT, root, encode_worker_config(config)),
-            stdin=asyncio.subprocess.PIPE,
-            pass_fds=(begun.write_fd,),
-            start_new_session=True,  # a Ctrl-C in the terminal is for the API process, which drains first
-        )
+    async def _spawn(self, address: str, begun: _Lines) -> WorkerProcesses:
+        self._processes = processes = WorkerProcesses()
+        meeting = self._folder / f"{self.index}-{self._num_lives}-ranks"
+        await processes.start(msgspec.structs.replace(self._config, address=address), begun.write_fd, meeting)
         begun.close_write()
-        return self._process
+        return processes
 
     async def _wait_for_silence(self) -> None:
         """Ask for a sign of life again and again; return when none comes for longer than a forward may take."""
@@ -247,9 +239,9 @@ class Replica:
         return True
 
     async def _next_message(
-        self, socket: zmq.asyncio.Socket, dead: asyncio.Task[int], silent: asyncio.Task[None] | None
+        self, socket: zmq.asyncio.Socket, dead: asyncio.Task[None], silent: asyncio.Task[None] | None
     ) -> ToServer | None:
-        """The next message, or None once the process is dead and its socket is empty, or it is silent for too long."""
+        """The next message, or None once a process is dead and the socket is empty, or it is silent for too long."""
         if not dead.done():
             receive = asyncio.ensure_future(socket.poll())
             ends = (dead,) if silent is None else (dead, silent)
@@ -263,18 +255,7 @@ class Replica:
         return decode_to_server(await socket.recv())
 
     async def _stop(self) -> None:
-        """End the process, gently and then not, and wait for it: no zombie stays."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), STOP_SECONDS)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-
-
-def _describe_exit(code: int) -> str:
-    return f"killed by signal {-code}" if code < 0 else f"exited with status {code}"
+        """End the processes and wait for them."""
+        processes, self._processes = self._processes, None
+        if processes is not None:
+            await processes.stop()

@@ -17,6 +17,7 @@ from server.unsupported import CHAT_NEUTRAL, COMPLETION_NEUTRAL, refuse_unsuppor
 Prompt = str | list[int]
 MAX_NAME_CHARS: Final = 100
 MAX_ID_DIGITS: Final = 10
+MAX_SALT_CHARS: Final = 1024
 
 
 def _prompts(value: object) -> list[Prompt]:
@@ -143,6 +144,7 @@ class GenerationFields(Fields):
     stream_options: StreamOptions | None = None
     return_token_ids: Bool = False
     diffusing: Bool = False
+    cache_salt: Text = Field("", max_length=MAX_SALT_CHARS)
     user: Text | None = None
     psd: PsdFields | None = None
 

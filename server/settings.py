@@ -35,6 +35,7 @@ class ModelSettings:
     dtype: str = "auto"
     device: str = "auto"
     replicas: int = 1
+    tensor_parallel_size: int = 1
     forward_seconds: float = DEFAULTS.forward_seconds
 
 
@@ -265,6 +266,11 @@ def _decoder(values: Mapping[str, object]) -> DecoderConfig:
 
 
 def _model(values: Mapping[str, object]) -> ModelSettings:
+    if cast(int, values["tensor_parallel_size"]) > 1 and values["device"] not in ("auto", "cpu", "cuda"):
+        raise ConfigError(
+            "device",
+            f"--device must be auto, cpu or cuda where --tensor-parallel-size is above 1, got {values['device']!r}",
+        )
     given = cast("str | None", values["model"])
     source = str(demo_path()) if given is None else given
     return ModelSettings(
@@ -275,6 +281,7 @@ def _model(values: Mapping[str, object]) -> ModelSettings:
         dtype=cast(str, values["dtype"]),
         device=cast(str, values["device"]),
         replicas=cast(int, values["replicas"]),
+        tensor_parallel_size=cast(int, values["tensor_parallel_size"]),
         forward_seconds=cast(float, values["forward_timeout"]),
     )
 

@@ -1,8 +1,8 @@
 """The worker process: owns one model and its engine. Receive → step → send, until the API process is gone.
 
-Started by `server.replica`, which passes the configuration as the one argument. The only file of the server that
-imports torch. Its standard input is a pipe that the API process never writes to: when it closes, whatever the
-reason, the worker ends at once, also in the middle of a forward.
+Started by `server.processes`, which passes the configuration as the one argument. Its standard input is a pipe that
+the API process never writes to: when it closes, whatever the reason, the worker ends at once, also in the middle of a
+forward. With --tensor-parallel-size this is rank 0 of several such processes; the others only follow (`server.ranks`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-import torch
 import zmq
 
 from psd_core.config import EngineConfig
 from psd_core.engine import Engine
 from psd_core.errors import CheckpointError, ConfigError, RequestError
-from psd_core.models.loader import load_model
 from server.codec import open_codec
 from server.logs import configure_logging
 from server.messages import (
@@ -45,6 +43,7 @@ from server.messages import (
     encode,
 )
 from server.progress import loading_bar
+from server.ranks import follow, join, load_part
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +92,8 @@ def main() -> None:
     configure_logging(config.log_level, config.log_format)
     _die_with_parent()
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
+    if config.rank:
+        follow(config)
     context = zmq.Context()
     socket: zmq.Socket[bytes] = context.socket(zmq.PAIR)
     socket.set_hwm(0)
@@ -127,14 +128,9 @@ def load_engine(
 ) -> tuple[Engine, ModelFacts]:
     """A model in its engine. CheckpointError or ConfigError if that cannot be."""
     started = time.monotonic()
+    group = join(config)
     with loading_bar(sys.stderr, is_shown=config.replica_index == 0) as advance:
-        model = load_model(
-            config.path,
-            config.dtype,
-            _pick_device(config),
-            tokenizer_path=Path(config.tokenizer),
-            on_progress=advance,
-        )
+        model = load_part(config, group, advance)
     weights = next(model.parameters())
     engine = Engine(model, _with_undefined_ids(config, model.spec.vocab_size), on_begin=on_begin)
     facts = ModelFacts(
@@ -147,13 +143,6 @@ def load_engine(
         load_seconds=time.monotonic() - started,
     )
     return engine, facts
-
-
-def _pick_device(config: WorkerConfig) -> str:
-    """The device asked for; an unnumbered GPU becomes the one of this replica's turn."""
-    if config.device in ("auto", "cuda") and (count := torch.cuda.device_count()) > 1:
-        return f"cuda:{config.replica_index % count}"
-    return config.device
 
 
 def _with_undefined_ids(config: WorkerConfig, vocab_size: int) -> EngineConfig:

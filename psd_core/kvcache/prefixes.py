@@ -38,10 +38,10 @@ class PrefixCache:
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
         self._starts: dict[bytes, int] = {}  # digest of a prefix -> a kept context that begins with it
 
-    def find(self, token_ids: IntArray, limit: int) -> tuple[int, int]:
-        """(first slot, length) of the longest kept prefix of `token_ids`, at most `limit` tokens; (0, 0) if none."""
+    def find(self, token_ids: IntArray, limit: int, salt: str = "") -> tuple[int, int]:
+        """(first slot, length) of the longest prefix of `token_ids` kept under `salt`, at most `limit`; else (0, 0)."""
         found = (0, 0)
-        for index, digest in enumerate(self._digests(token_ids[:limit]), 1):
+        for index, digest in enumerate(self._digests(token_ids[:limit], salt), 1):
             start = self._starts.get(digest)
             if start is None:
                 break
@@ -50,9 +50,9 @@ class PrefixCache:
             self._kept.move_to_end(found[0])
         return found
 
-    def keep(self, start: int, token_ids: IntArray) -> bool:
+    def keep(self, start: int, token_ids: IntArray, salt: str = "") -> bool:
         """Keep a context of whole blocks that lies at `start`; False if all of it is kept already."""
-        digests = tuple(self._digests(token_ids))
+        digests = tuple(self._digests(token_ids, salt))
         if not digests or digests[-1] in self._starts:
             return False
         self._kept[start] = _Kept(digests, token_ids.size)
@@ -75,10 +75,10 @@ class PrefixCache:
                 self._starts[digest] = other_start
         return start
 
-    def _digests(self, token_ids: IntArray) -> list[bytes]:
+    def _digests(self, token_ids: IntArray, salt: str) -> list[bytes]:
         """One per whole block, each covering everything up to its end."""
         digests: list[bytes] = []
-        running = hashlib.blake2b(digest_size=16)
+        running = hashlib.blake2b(hashlib.blake2b(salt.encode()).digest(), digest_size=16)
         for stop in range(self._block_length, token_ids.size + 1, self._block_length):
             running.update(token_ids[stop - self._block_length : stop].tobytes())
             digests.append(running.digest())

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from psd_core.models.parameters import new_weight
+from psd_core.models.shard import Shard
 from psd_core.models.spec import ExpertsSpec
 
 
@@ -42,31 +43,36 @@ class Router(nn.Module):
 
 
 class Experts(nn.Module):
-    """Routed experts, and the shared one if there is one."""
+    """Routed experts, and the shared one if there is one. A rank's part are some of the experts, all of the router."""
 
-    def __init__(self, spec: ExpertsSpec, hidden_size: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, spec: ExpertsSpec, hidden_size: int, dtype: torch.dtype, device: torch.device, shard: Shard
+    ) -> None:
         super().__init__()
         self.router = Router(spec, hidden_size, device)
-        self.gate_up = new_weight((spec.num_experts, 2 * spec.expert_size, hidden_size), dtype, device)
-        self.down = new_weight((spec.num_experts, hidden_size, spec.expert_size), dtype, device)
+        self.own = shard.part(spec.num_experts)
+        self.gate_up = new_weight((len(self.own), 2 * spec.expert_size, hidden_size), dtype, device)
+        self.down = new_weight((len(self.own), hidden_size, spec.expert_size), dtype, device)
         self.shared_gate_up = self.shared_down = None
         if spec.shared_size:
             self.shared_gate_up = new_weight((2 * spec.shared_size, hidden_size), dtype, device)
             self.shared_down = new_weight((hidden_size, spec.shared_size), dtype, device)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[T, d] -> [T, d]."""
+        """[T, d] -> [T, d], a partial sum if other ranks have experts too."""
         experts, weights = self.router(hidden)
         output = torch.zeros_like(hidden)
         # Tokens sorted by expert: one pair of products per expert that anybody chose.
         order = torch.argsort(experts.flatten(), stable=True)
-        counts = torch.bincount(experts.flatten(), minlength=self.gate_up.shape[0]).tolist()
+        counts = torch.bincount(experts.flatten(), minlength=self.router.spec.num_experts).tolist()
         start = 0
         for expert, count in enumerate(counts):
-            if count:
+            if count and expert in self.own:
                 entries = order[start : start + count]
                 tokens = entries // experts.shape[1]
-                result = gated(hidden[tokens], self.gate_up[expert], self.down[expert])
+                result = gated(
+                    hidden[tokens], self.gate_up[expert - self.own.start], self.down[expert - self.own.start]
+                )
                 scale = weights.flatten()[entries, None].to(hidden.dtype)
                 output.index_add_(0, tokens, result * scale)
             start += count

@@ -1,6 +1,7 @@
 """The decoder shared by all families: one block with switches, every weight a plain parameter.
 
-A family (llada, …) says which checkpoint tensor goes where; nothing here knows a checkpoint's names.
+A family (llada, …) says which checkpoint tensor goes where; nothing here knows a checkpoint's names. Where several
+ranks hold a model together, `shard` says which part is whose; here stand the sums over them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from psd_core.batch import Batch
 from psd_core.kvcache.store import KVStore
 from psd_core.models.attention import attend
 from psd_core.models.experts import Experts, gated
+from psd_core.models.group import Alone, Group
 from psd_core.models.parameters import new_weight
+from psd_core.models.shard import local_spec
 from psd_core.models.spec import ModelSpec
 
 
@@ -31,16 +34,28 @@ class RMSNorm(nn.Module):
 
 
 class Linear(nn.Module):
-    """y = x W^T (+ b)."""
+    """y = x W^T (+ b). With a group, the ranks have some columns of W each, and the product is their sum."""
 
-    def __init__(self, num_in: int, num_out: int, has_bias: bool, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        num_in: int,
+        num_out: int,
+        has_bias: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: Group | None = None,
+    ) -> None:
         super().__init__()
+        self.group = group
         self.weight = new_weight((num_out, num_in), dtype, device)
         self.bias = new_weight((num_out,), dtype, device) if has_bias else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, num_in] -> [T, num_out]."""
-        return F.linear(hidden, self.weight, self.bias)
+        if self.group is None:
+            return F.linear(hidden, self.weight, self.bias)
+        total = self.group.sum(F.linear(hidden, self.weight))
+        return total if self.bias is None else total + self.bias
 
 
 class GatedMLP(nn.Module):
@@ -62,8 +77,10 @@ class DecoderLayer(nn.Module):
     Query, key and value projections are one matrix: fewer, larger products.
     """
 
-    def __init__(self, spec: ModelSpec, is_dense: bool, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, spec: ModelSpec, is_dense: bool, dtype: torch.dtype, device: torch.device, group: Group) -> None:
+        """spec: of this rank's part."""
         super().__init__()
+        self.group = group
         self.num_heads, self.num_kv_heads, self.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
         qkv_size = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
         self.attention_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
@@ -72,13 +89,13 @@ class DecoderLayer(nn.Module):
         if spec.has_qk_norm:
             self.query_norm = RMSNorm(spec.head_dim, spec.norm_eps, dtype, device)
             self.key_norm = RMSNorm(spec.head_dim, spec.norm_eps, dtype, device)
-        self.out = Linear(spec.num_heads * spec.head_dim, spec.hidden_size, spec.has_out_bias, dtype, device)
+        self.out = Linear(spec.num_heads * spec.head_dim, spec.hidden_size, spec.has_out_bias, dtype, device, group)
         self.mlp_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
         self.mlp: GatedMLP | Experts
         if is_dense or spec.experts is None:
             self.mlp = GatedMLP(spec.hidden_size, spec.mlp_size, dtype, device)
         else:
-            self.mlp = Experts(spec.experts, spec.hidden_size, dtype, device)
+            self.mlp = Experts(spec.experts, spec.hidden_size, dtype, device, group.shard)
 
     def forward(
         self, hidden: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch, keys: Tensor, values: Tensor
@@ -93,35 +110,39 @@ class DecoderLayer(nn.Module):
         rotated = rotate(rotated, *rotary)
         query, key = rotated[:, : self.num_heads], rotated[:, self.num_heads :]
         hidden = hidden + self.out(attend(query, key, value, batch, keys, values).flatten(1))
-        result: Tensor = hidden + self.mlp(self.mlp_norm(hidden))
+        result: Tensor = hidden + self.group.sum(self.mlp(self.mlp_norm(hidden)))
         return result
 
 
 class DiffusionDecoder(nn.Module):
     """A masked diffusion language model: embeddings, layers, final norm, head. Immutable once loaded.
 
-    Rotary tables stay float32 whatever the weights are.
+    Rotary tables stay float32 whatever the weights are. With several ranks this is one rank's part: `spec` is the
+    shape of the whole, `local` of what is here.
     """
 
-    def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: torch.device, group: Group | None = None) -> None:
         super().__init__()
+        self.group = Alone() if group is None else group
         self.spec, self.dtype, self.device = spec, dtype, device
-        self.embedding = new_weight((spec.vocab_size, spec.hidden_size), dtype, device)
+        self.local = local_spec(spec, self.group.shard)
+        vocabulary = (-(-spec.vocab_size // self.group.shard.size), spec.hidden_size)  # the last rank's may have a rest
+        self.embedding = new_weight(vocabulary, dtype, device)
         num_dense = spec.num_layers if spec.experts is None else spec.experts.num_dense_layers
         self.layers = nn.ModuleList(
-            DecoderLayer(spec, index < num_dense, dtype, device) for index in range(spec.num_layers)
+            DecoderLayer(self.local, index < num_dense, dtype, device, self.group) for index in range(spec.num_layers)
         )
         self.final_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
         self.head = self.embedding
         if not spec.has_tied_head:
-            self.head = new_weight((spec.vocab_size, spec.hidden_size), dtype, device)
+            self.head = new_weight(vocabulary, dtype, device)
         rotary_dim = spec.rotary_dim or spec.head_dim
         exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32, device=device) / rotary_dim
         self.inverse_frequencies = 1.0 / spec.rope_theta**exponents  # [D' / 2] float32
 
     def forward(self, batch: Batch, store: KVStore) -> Tensor:
         """Final hidden states of all query tokens, [T, d]."""
-        hidden = F.embedding(batch.token_ids, self.embedding)
+        hidden = self._embed(batch.token_ids)
         angles = batch.positions[:, None].float() * self.inverse_frequencies[None, :]
         angles = torch.cat([angles, angles], dim=-1)[:, None, :]  # [T, 1, D']
         rotary = (angles.cos(), angles.sin())
@@ -135,8 +156,17 @@ class DiffusionDecoder(nn.Module):
         return {**dict(self.named_parameters()), "inverse_frequencies": self.inverse_frequencies}
 
     def project(self, hidden: Tensor) -> Tensor:
-        """[M, d] -> logits [M, V] float32."""
-        return F.linear(hidden, self.head).float()
+        """[M, d] -> logits [M, V] float32 on rank 0; any other rank gives those of its part, which nobody needs."""
+        return self.group.gather(F.linear(hidden, self.head))[:, : self.spec.vocab_size].float()
+
+    def _embed(self, token_ids: Tensor) -> Tensor:
+        """[T] -> [T, d]: every token's row is on one rank, and 0 on the others."""
+        if self.group.shard.size == 1:
+            return F.embedding(token_ids, self.embedding)
+        part = self.group.shard.part(self.spec.vocab_size)
+        is_elsewhere = (token_ids < part.start) | (token_ids >= part.stop)
+        rows = F.embedding((token_ids - part.start).masked_fill(is_elsewhere, 0), self.embedding)
+        return self.group.sum(rows.masked_fill(is_elsewhere[:, None], 0.0))
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +19,10 @@ from torch import Tensor
 from psd_core.errors import CheckpointError
 from psd_core.models.checkpoint import check_tensors, open_checkpoint
 from psd_core.models.family import Family, Target
+from psd_core.models.group import Alone, Group
 from psd_core.models.layers import DiffusionDecoder
-from psd_core.models.memory import describe_bytes, free_bytes, weight_bytes
+from psd_core.models.memory import describe_bytes, free_bytes, rank_bytes
+from psd_core.models.shard import Kept, Shard, check_shards, kept
 from psd_core.models.spec import ModelSpec
 from psd_core.models.weights import StoredTensor, read_headers, read_tensors
 
@@ -41,23 +44,27 @@ def load_model(
     *,
     tokenizer_path: Path | None = None,
     on_progress: OnProgress = lambda done, total: None,
+    group: Group | None = None,
 ) -> DiffusionDecoder:
-    """Load the checkpoint folder `path`.
+    """Load the checkpoint folder `path`, or the part of it that belongs to this rank of `group`.
 
     dtype            "auto" (float32 on a CPU, bfloat16 on a GPU), "float32", "bfloat16", "float16"
     device           "auto" (a GPU if there is one), "cpu", "cuda", "cuda:N"
     tokenizer_path   folder of the tokenizer's files, if they lie elsewhere
     on_progress      called after every piece that was read
-    Raises CheckpointError with the names of the files, keys or tensors at fault.
+    Raises CheckpointError with the names of the files, keys or tensors at fault, ConfigError if the group's ranks
+    cannot share the model evenly.
     """
+    group = Alone() if group is None else group
     checkpoint = open_checkpoint(path, tokenizer_path)
+    check_shards(checkpoint.spec, group.shard.size)
     resolved_device = resolve_device(device)
     resolved_dtype = resolve_dtype(dtype, resolved_device)
     stored = read_headers(path)
     check_tensors(checkpoint, stored)
     for notice in checkpoint.notices:
         logger.warning("%s: %s", path, notice)
-    model = _allocate(checkpoint.spec, resolved_dtype, resolved_device)
+    model = _allocate(checkpoint.spec, resolved_dtype, resolved_device, group)
     _fill(model, checkpoint.family.targets(checkpoint.spec), stored, on_progress)
     return model.eval()
 
@@ -94,9 +101,9 @@ def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
     return DTYPES[dtype]
 
 
-def _allocate(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> DiffusionDecoder:
+def _allocate(spec: ModelSpec, dtype: torch.dtype, device: torch.device, group: Group) -> DiffusionDecoder:
     """The model, its parameters uninitialised; CheckpointError if the device has not enough memory."""
-    needed, free = weight_bytes(spec, dtype), free_bytes(device)
+    needed, free = needed_bytes(spec, dtype, device, group.shard), free_bytes(device)
     reason = (
         f"the weights need {describe_bytes(needed)} in {str(dtype).removeprefix('torch.')}, but {device} has only "
         f"{describe_bytes(free)} free"
@@ -104,33 +111,74 @@ def _allocate(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> Diff
     if needed > free:
         raise CheckpointError(reason)
     try:
-        return DiffusionDecoder(spec, dtype, device)
+        return DiffusionDecoder(spec, dtype, device, group)
     except torch.OutOfMemoryError as error:
         raise CheckpointError(reason) from error
+
+
+def needed_bytes(spec: ModelSpec, dtype: torch.dtype, device: torch.device, shard: Shard) -> int:
+    """Bytes that the weights take on a rank's device; all ranks on CPUs have the same memory."""
+    return rank_bytes(spec, dtype, shard) * (1 if device.type == "cuda" else shard.size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where rows of a stored tensor go: some of their columns, into a part of a parameter."""
+
+    target: Target
+    columns: range
+    destination: Tensor  # [rows, len(columns)], a view
 
 
 def _fill(
     model: DiffusionDecoder, targets: Mapping[str, Target], stored: list[StoredTensor], on_progress: OnProgress
 ) -> None:
+    """Read what belongs to the model's rank; `on_progress` hears of the rows that hold it."""
     parameters = model.loadable()
-    total = sum(tensor.num_bytes for tensor in stored)
+    placed = []
+    for tensor in stored:
+        target = targets[tensor.name]
+        what = kept(target.name, model.spec, model.group.shard)
+        placed += list(_places(parameters[target.name], what, target, tensor))
+    total = sum(rows.num_bytes for rows, _ in placed)
     done = 0
 
-    def take(tensor: StoredTensor, pieces: Iterator[tuple[int, Tensor]]) -> None:
+    def take(rows: StoredTensor, place: _Place, pieces: Iterator[tuple[int, Tensor]]) -> None:
         nonlocal done
-        target = targets[tensor.name]
-        parameter = parameters[target.name]
-        whole = parameter if target.expert is None else parameter[target.expert]
-        destination = whole[target.start : target.stop].view(-1)
+        target = place.target
         put = _compare if target.is_copy else _check if target.is_derived else _copy
         for first, piece in pieces:
-            put(tensor.name, piece, destination[first : first + piece.numel()])
+            wanted = piece[:, place.columns.start : place.columns.stop]
+            put(rows.name, wanted, place.destination[first : first + piece.shape[0]])
             done += piece.numel() * piece.element_size()
             on_progress(done, total)
 
-    copies = [tensor for tensor in stored if targets[tensor.name].is_copy]
-    read_tensors([tensor for tensor in stored if tensor not in copies], take)
-    read_tensors(copies, take)  # when there is something to compare with
+    read_tensors([entry for entry in placed if not entry[1].target.is_copy], take)
+    # When there is something to compare with:
+    read_tensors([entry for entry in placed if entry[1].target.is_copy], take)
+
+
+def _places(
+    parameter: Tensor, what: Kept, target: Target, tensor: StoredTensor
+) -> Iterator[tuple[StoredTensor, _Place]]:
+    """The rows of a stored tensor that go into `parameter`, with where they go; none if it keeps nothing of them."""
+    if target.expert is not None:
+        first_expert = 0
+        if what.experts is not None:
+            if target.expert not in what.experts:
+                return
+            first_expert = what.experts.start
+        parameter = parameter[target.expert - first_expert]
+    matrix = parameter.view(parameter.shape[0], -1)  # a vector is one column
+    columns = what.columns or range(tensor.num_columns)
+    first_local = 0
+    for run in what.rows or (range(matrix.shape[0]),):
+        start, stop = max(run.start, target.start), min(run.stop, target.start + tensor.shape[0])
+        if start < stop:
+            local = first_local + start - run.start
+            place = _Place(target, columns, matrix[local : local + stop - start])
+            yield tensor.rows(start - target.start, stop - target.start), place
+        first_local += len(run)
 
 
 def _copy(name: str, piece: Tensor, destination: Tensor) -> None:

@@ -8,6 +8,9 @@ from typing import Final
 
 import torch
 
+from psd_core.models.group import Alone
+from psd_core.models.layers import DiffusionDecoder
+from psd_core.models.shard import Shard
 from psd_core.models.spec import ModelSpec
 
 _ROUTER_BYTES: Final = 4  # routers are float32 whatever the model's dtype is
@@ -17,6 +20,12 @@ def weight_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
     """Bytes of the parameters in `dtype`."""
     router = spec.num_router_parameters
     return (spec.num_parameters - router) * dtype.itemsize + router * _ROUTER_BYTES
+
+
+def rank_bytes(spec: ModelSpec, dtype: torch.dtype, shard: Shard) -> int:
+    """Bytes of the parameters that one rank holds."""
+    model = DiffusionDecoder(spec, dtype, torch.device("meta"), Alone(shard))
+    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 
 def context_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:

@@ -6,12 +6,13 @@ A page that was read once is given back to the system at once, so that loading n
 from __future__ import annotations
 
 import json
+import math
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -30,10 +31,12 @@ STORED_DTYPES: Final[Mapping[str, torch.dtype]] = {
     "BF16": torch.bfloat16,
 }
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor of a checkpoint: bytes `start` … `stop` - 1 of `file`."""
+    """One tensor of a checkpoint, or some of its rows: bytes `start` … `stop` - 1 of `file`."""
 
     name: str
     file: Path
@@ -46,6 +49,18 @@ class StoredTensor:
     def num_bytes(self) -> int:
         """Bytes in the file."""
         return self.stop - self.start
+
+    @property
+    def num_columns(self) -> int:
+        """Elements of a row; a vector has rows of one."""
+        return math.prod(self.shape[1:])
+
+    def rows(self, first: int, stop: int) -> StoredTensor:
+        """The part of this tensor that are its rows `first` … `stop` - 1, which lie together."""
+        row_bytes = self.num_columns * STORED_DTYPES[self.dtype].itemsize
+        start = self.start + first * row_bytes
+        shape = (stop - first, *self.shape[1:])
+        return replace(self, shape=shape, start=start, stop=start + (stop - first) * row_bytes)
 
 
 def read_headers(folder: Path) -> list[StoredTensor]:
@@ -85,20 +100,20 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_tensors(
-    stored: Iterable[StoredTensor], take: Callable[[StoredTensor, Iterator[tuple[int, Tensor]]], None]
+    stored: Iterable[tuple[StoredTensor, T]], take: Callable[[StoredTensor, T, Iterator[tuple[int, Tensor]]], None]
 ) -> None:
-    """Call `take` for each tensor, file by file, with pieces of it: (index of the first element, elements [n]).
+    """Call `take` for each tensor and what belongs to it, file by file, with pieces: (first row, rows [n, columns]).
 
-    A piece is valid until the next one is asked for.
+    A piece is valid until the next one is asked for. It is read from the file when it is looked at, not before.
     """
-    by_file: dict[Path, list[StoredTensor]] = {}
-    for tensor in stored:
-        by_file.setdefault(tensor.file, []).append(tensor)
-    for file, tensors in by_file.items():
+    by_file: dict[Path, list[tuple[StoredTensor, T]]] = {}
+    for tensor, companion in stored:
+        by_file.setdefault(tensor.file, []).append((tensor, companion))
+    for file, entries in by_file.items():
         # A private mapping: torch wants memory that it might write to, and nobody does.
         with file.open("rb") as opened, closing(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)) as view:
-            for tensor in sorted(tensors, key=lambda entry: entry.start):
-                take(tensor, _pieces(view, tensor))
+            for tensor, companion in sorted(entries, key=lambda entry: entry[0].start):
+                take(tensor, companion, _pieces(view, tensor))
 
 
 def list_names(names: Iterable[str]) -> str:
@@ -108,16 +123,17 @@ def list_names(names: Iterable[str]) -> str:
 
 
 def _pieces(view: mmap.mmap, tensor: StoredTensor) -> Iterator[tuple[int, Tensor]]:
-    dtype = STORED_DTYPES[tensor.dtype]
-    for start in range(tensor.start, tensor.stop, PIECE_BYTES):
-        stop = min(start + PIECE_BYTES, tensor.stop)
+    """(first row, rows [n, columns]), whole rows each time."""
+    dtype, columns = STORED_DTYPES[tensor.dtype], tensor.num_columns
+    row_bytes = columns * dtype.itemsize
+    step = max(1, PIECE_BYTES // row_bytes) * row_bytes
+    for start in range(tensor.start, tensor.stop, step):
+        stop = min(start + step, tensor.stop)
         count = (stop - start) // dtype.itemsize
         # A header of odd length leaves its tensors unaligned, which torch cannot read in place.
         source, offset = (view, start) if start % dtype.itemsize == 0 else (bytearray(view[start:stop]), 0)
-        yield (
-            (start - tensor.start) // dtype.itemsize,
-            torch.frombuffer(source, dtype=dtype, count=count, offset=offset),
-        )
+        piece = torch.frombuffer(source, dtype=dtype, count=count, offset=offset)
+        yield (start - tensor.start) // row_bytes, piece.view(-1, columns)
         page = start // mmap.PAGESIZE * mmap.PAGESIZE
         view.madvise(mmap.MADV_DONTNEED, page, stop - page)
 

@@ -27,6 +27,9 @@ class LocalModel:
 
     def __init__(self, settings: Settings) -> None:
         """SourceError if the model cannot be loaded or the settings do not suit it."""
+        if settings.model.tensor_parallel_size > 1:
+            size = settings.model.tensor_parallel_size
+            raise SourceError(f"a model loaded here has one process: tensor_parallel_size must be 1, got {size}")
         try:
             source = asyncio.run(read_source(settings.model))
             self._engine, facts = load_engine(worker_config(settings, source))

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from server.affinity import OUTCOMES
 from server.metrics import ENDPOINTS, ERROR_CODES, FINISH_REASONS, WORKER_STATES
 from tests.deploy.prometheus import RULES, PrometheusProcess
 from tests.server.process import ServerProcess, wait_until
@@ -163,6 +164,7 @@ def test_every_label_is_there_before_the_first_request(random_model_path: Path, 
     series = {line.rpartition(" ")[0] for line in lines if not line.startswith("#")}
     expected = {f'psd_request_errors_total{{code="{code}"}}' for code in ERROR_CODES}
     expected |= {f'psd_workers{{state="{state}"}}' for state in WORKER_STATES}
+    expected |= {f'psd_prefix_affinity_total{{outcome="{outcome}"}}' for outcome in OUTCOMES}
     expected |= {
         f'psd_requests_total{{endpoint="{endpoint}",finish_reason="{reason}"}}'
         for endpoint in ENDPOINTS

@@ -82,6 +82,15 @@ def test_any_mix_equals_the_batch_of_one_under_any_pressure(seed: int) -> None:
     assert reused > 40
 
 
+def test_requests_of_different_salts_share_nothing() -> None:
+    driver = Driver(tiny_model(3, tiny_spec(block_length=4)))
+    reused = []
+    for number, salt in enumerate(["", "a", "b", "a", ""]):
+        request = Request(f"r{number}", PROMPT, 4, DECODER, cache_salt=salt)
+        reused.append(run_after(driver, request)[1].figures.reused_tokens > 0)
+    assert reused == [False, False, False, True, True]
+
+
 def test_it_can_be_switched_off() -> None:
     driver = Driver(tiny_model(3, tiny_spec(block_length=4)), EngineConfig(prefix_cache=False))
     for name in "ab":

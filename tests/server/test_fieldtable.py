@@ -12,6 +12,7 @@ from openai.types.chat import completion_create_params as chat_create_params
 from server import fieldtable
 from server.body import JsonObject
 from server.errors import ApiError
+from server.metrics import ERROR_CODES
 from server.schema import ChatRequest, CompletionRequest, parse_chat, parse_completion
 from server.unsupported import CHAT_NEUTRAL, COMPLETION_NEUTRAL, NO_EFFECT
 
@@ -24,6 +25,11 @@ ENDPOINTS = ((COMPLETION, parse_completion, COMPLETION_NEUTRAL), (CHAT, parse_ch
 def test_the_page_holds_the_table_as_the_code_makes_it() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == fieldtable.replace_table(page), "run: python -m server.fieldtable docs/api.md"
+
+
+def test_every_error_code_is_on_the_page() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert [code for code in ERROR_CODES if f"`{code}`" not in page] == []
 
 
 def test_every_field_of_openai_s_client_is_classified() -> None:

@@ -29,6 +29,16 @@ def test_a_good_checkpoint_is_described(checkpoint: Path, capsys: pytest.Capture
     assert "130 tensors: 128 BF16, 2 F32" in lines["stored"]
 
 
+def test_the_share_of_a_rank_is_told_or_why_there_is_none(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--dtype", "float32", "--device", "cpu", "--tensor-parallel-size"]
+    assert main(["inspect", str(checkpoint), *settings, "2"]) == 0
+    (share,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("per rank")]
+    assert share.endswith("of weights and 1 KiB of cache per token of context, on each of 2")
+    assert main(["inspect", str(checkpoint), *settings, "4"]) == 1
+    assert "tensor_parallel_size must divide the model's 2 key-value heads, got 4" in capsys.readouterr().out
+    assert main(["inspect", str(checkpoint), *settings, "0"]) == 2
+
+
 def test_every_fault_is_told_at_once(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = checkpoint / "model-00001-of-00002.safetensors"
     tensors = load_file(file)
