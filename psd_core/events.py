@@ -88,6 +88,8 @@ class Figures:
     queue_seconds      from arrival at the engine to the first forward
     decode_seconds     from the first forward to the end
     refresh_seconds    steps, whoever else took part in them, whose forward refreshed this request
+    spatial_deciles    [decile] positions decided by the policy in each tenth of a block's progress (psd_core.progress)
+    temporal_deciles   [decile] positions decided by accepted drafts or branches, likewise
     """
 
     prompt_tokens: int
@@ -104,6 +106,8 @@ class Figures:
     refresh_seconds: float = 0.0
     scoring_forwards: int = 0  # forwards that scored its prompt
     reused_tokens: int = 0  # prompt tokens whose keys and values an earlier request had computed
+    spatial_deciles: tuple[int, ...] = ()
+    temporal_deciles: tuple[int, ...] = ()
 
     @property
     def tokens_per_forward(self) -> float:

@@ -17,6 +17,7 @@ from psd_core.config import AttentionName
 from psd_core.editing import edits, make_editor
 from psd_core.events import Figures
 from psd_core.policies import Policy, make_policy
+from psd_core.progress import Progress
 from psd_core.request import Request
 
 UNDECIDED_DEPTH = -1
@@ -84,6 +85,7 @@ class Sequence:
         self.drafted_tokens = 0
         self.accepted_tokens = 0
         self.accepted_depths = [0] * (request.decoder.num_guesses + 1)
+        self.progress = Progress()
 
     @property
     def block_stop(self) -> int:
@@ -172,12 +174,19 @@ class Sequence:
     def _record(self, state: BlockState, positions: IntArray, scored: Candidates, depth: int) -> None:
         """Write newly decided positions of the block to the context, with the candidates that decided them."""
         index = positions + self.block_start
+        self._count_progress(int(np.count_nonzero(~self.decided[index])), is_drafted=depth > 0)
         self.token_ids[index] = state.token_ids[positions]
         self.decided[index] = True
         self.logprobs[index] = scored.log_confidence[positions]
         self.depths[index] = depth
         if scored.top is not None:
             self._record_top(index, positions, scored.top)
+
+    def _count_progress(self, num_new: int, *, is_drafted: bool) -> None:
+        """Count newly decided positions of the block, before they are marked as such."""
+        generated = slice(max(self.block_start, self.num_prompt), self.block_stop)
+        num_before = int(np.count_nonzero(self.decided[generated]))
+        self.progress.add(generated.stop - generated.start, num_before, num_new, is_drafted=is_drafted)
 
     def _record_top(self, index: IntArray, positions: IntArray, top: TopTokens) -> None:
         num_top = self.request.num_top_logprobs
@@ -253,4 +262,6 @@ class Sequence:
             queue_seconds=(now_seconds if started is None else started) - self.arrival_seconds,
             decode_seconds=0.0 if started is None else now_seconds - started,
             refresh_seconds=self.refresh_seconds,
+            spatial_deciles=tuple(self.progress.spatial),
+            temporal_deciles=tuple(self.progress.temporal),
         )

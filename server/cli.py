@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from psd_core.errors import CheckpointError, ConfigError
 from server.checkpoints import cached_source, check_source
+from server.evaluation.flags import add_calibrate_flags, add_eval_flags
 from server.flags import DTYPES
 from server.logs import configure_logging
 from server.settings import add_flags, resolve
@@ -40,6 +41,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="A conversation, with a model loaded here or behind a server. Reads lines from standard input.",
     )
     add_terminal_flags(chat)
+    evaluation = commands.add_parser(
+        "eval",
+        help="measure decoders over tasks",
+        description="Measure a grid of decoders over tasks: accuracy, tokens per forward, time. Writes JSON, Markdown "
+        "and plots; an interrupted run goes on when the same command is given again.",
+    )
+    add_eval_flags(evaluation)
+    calibration = commands.add_parser(
+        "calibrate",
+        help="find decoder settings for your own prompts",
+        description="Measure policies, thresholds and draft depths over your own prompts, with the model and hardware "
+        "at hand, and write the fastest settings that change no answer for the worse.",
+    )
+    add_calibrate_flags(calibration)
     models = commands.add_parser("models", help="list the model families", description="List the model families.")
     models.add_argument("--markdown", action="store_true", help="as tables of Markdown")
     inspect = commands.add_parser(
@@ -61,6 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from server.terminal import commands as terminal
 
             return terminal.generate(given) if command == "generate" else terminal.chat(given)
+        case "eval":
+            from server.evaluation.commands import evaluate
+
+            return evaluate(given)
+        case "calibrate":
+            from server.evaluation.calibrate import calibrate
+
+            return calibrate(given)
         case "models":
             from server.model_table import show_models
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from psd_core.config import DecoderConfig, PolicyName
@@ -52,6 +52,9 @@ def psd(decoder: DecoderConfig, ends: Sequence[End]) -> JsonObject:
         "tokens_per_forward": _per(num_tokens, forwards),
         "tokens_per_denoising_forward": _per(num_tokens, forwards - refreshes),
         "mean_accepted_depth": round(_mean_accepted_depth(every), 4),
+        "accepted_depths": _summed(figures.accepted_depths for figures in every),
+        "spatial_deciles": _summed(figures.spatial_deciles for figures in every),
+        "temporal_deciles": _summed(figures.temporal_deciles for figures in every),
         "rows": sum(figures.rows for figures in every),
         "drafted_tokens": drafted,
         "accepted_tokens": sum(figures.accepted_tokens for figures in every),
@@ -84,6 +87,11 @@ def _editing(decoder: DecoderConfig) -> JsonObject:
     if decoder.edit_threshold is None:
         return {}
     return {"edit_threshold": decoder.edit_threshold, "max_edit_passes": decoder.max_edit_passes}
+
+
+def _summed(every: Iterable[Sequence[int]]) -> list[int]:
+    """Counts of several choices added up, place by place; the choices of one job have as many places."""
+    return [sum(counts) for counts in zip(*every, strict=True)]
 
 
 def _per(num_tokens: int, forwards: int) -> float:

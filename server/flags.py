@@ -167,6 +167,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("canvas_blocks", whole(0, 1_000_000), None, "masked blocks visible ahead; absent: the whole canvas"),
     Flag("edit_threshold", number(0, 1), None, "default probability that replaces a decided token; absent: no editing"),
     Flag("max_edit_passes", whole(1, 1024), _DECODER.max_edit_passes, "default forwards that may edit a full block"),
+    Flag("decoder_config", text, None, "TOML or JSON file with default decoder settings; the flags above win over it"),
     Flag("seed", whole(-(2**63), 2**63 - 1), None, "seed of requests that give none; absent: a new one each"),
     Flag("default_max_tokens", whole(1, 2**31), DEFAULTS.chat_max_tokens, "chat answers without a max_tokens"),
     Flag("host", text, "127.0.0.1", "address to listen on; 0.0.0.0 for every interface"),

@@ -1,4 +1,5 @@
-"""Settings of a server: command line first, then PSD_* environment, then defaults. Resolved once, then frozen.
+"""Settings of a server: command line first, then PSD_* environment, then the decoder file, then defaults. Resolved
+once, then frozen.
 
 This is the only file that reads the environment.
 """
@@ -17,6 +18,7 @@ from psd_core.admission import Limits
 from psd_core.assets import demo_path
 from psd_core.config import AcceptanceName, CacheName, DecoderConfig, DraftIncrement, EngineConfig, PolicyName
 from psd_core.errors import ConfigError
+from server.decoder_file import read_decoder_file
 from server.flags import FLAGS, Flag
 from server.keys import ApiKey, named_keys, read_key_file
 from server.tuning import DEFAULTS
@@ -112,7 +114,22 @@ def resolve(given: Mapping[str, list[str] | None], environment: Mapping[str, str
     """Settings from the command line's texts and the environment; ConfigError names the flag, limit and value."""
     variables = os.environ if environment is None else environment
     values = {flag.name: _value(flag, given.get(flag.name), variables) for flag in FLAGS}
+    path = cast("str | None", values["decoder_config"])
+    if path is not None:
+        values |= _decoder_file(Path(path), given, variables)
     return _build(values)
+
+
+def _decoder_file(
+    path: Path, given: Mapping[str, list[str] | None], variables: Mapping[str, str]
+) -> Mapping[str, object]:
+    """What a file says of the default decoder, where neither the command line nor a variable says otherwise."""
+    texts = read_decoder_file(path)
+    return {
+        flag.name: _parse(flag, texts[flag.name], f"{path}: {flag.name}")
+        for flag in FLAGS
+        if flag.name in texts and not _texts(flag, given.get(flag.name), variables)[0]
+    }
 
 
 def client_key(given: Mapping[str, list[str] | None], environment: Mapping[str, str] | None = None) -> str | None:
@@ -124,16 +141,22 @@ def client_key(given: Mapping[str, list[str] | None], environment: Mapping[str, 
 
 
 def _value(flag: Flag, given: list[str] | None, variables: Mapping[str, str]) -> object:
+    texts, origin = _texts(flag, given, variables)
+    if not texts:
+        return flag.default
+    parsed = tuple(_parse(flag, text, origin) for text in texts)
+    return parsed if flag.repeats else parsed[-1]
+
+
+def _texts(flag: Flag, given: list[str] | None, variables: Mapping[str, str]) -> tuple[list[str], str]:
+    """(what was said of a flag, where): nothing if neither the command line nor a variable says anything."""
     texts, origin = given or [], flag.option
     text = variables.get(flag.variable)
     if not texts and text is not None and (text or flag.name == "api_key") and not _is_service_link(flag, text):
         # An empty variable means absent, but never for the key: a lost secret must not open the server.
         texts = text.split(",") if flag.repeats else [text]
         origin = f"{flag.option} (from {flag.variable})"
-    if not texts:
-        return flag.default
-    parsed = tuple(_parse(flag, text, origin) for text in texts)
-    return parsed if flag.repeats else parsed[-1]
+    return texts, origin
 
 
 def _is_service_link(flag: Flag, text: str) -> bool:

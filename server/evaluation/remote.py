@@ -1,0 +1,59 @@
+"""A running server as a source: several requests at a time over plain HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from typing import Any
+
+from server.body import JsonObject
+from server.evaluation.answer import Reply, read_cost, read_settings
+from server.terminal.remote import RemoteModel
+from server.terminal.source import SourceError
+
+
+class RemoteSource:
+    """A server behind a URL, which decides itself what shares a forward."""
+
+    def __init__(self, remote: RemoteModel, url: str, concurrency: int) -> None:
+        self._remote = remote
+        self._concurrency = concurrency
+        self.model = remote.model
+        self.facts: JsonObject = {"url": url, "model": remote.model, "concurrency": concurrency}
+
+    def replies(self, path: str, bodies: Mapping[str, JsonObject]) -> Generator[tuple[str, Reply], None, None]:
+        """See Source."""
+        with ThreadPoolExecutor(self._concurrency) as threads:
+            futures: dict[Future[Reply], str] = {
+                threads.submit(self._reply, path, body): name for name, body in bodies.items()
+            }
+            try:
+                for future in as_completed(futures):
+                    try:
+                        yield futures[future], future.result()
+                    except SourceError as error:
+                        raise SourceError(f"{futures[future]}: {error}") from error
+            finally:
+                threads.shutdown(cancel_futures=True)
+
+    def _reply(self, path: str, body: JsonObject) -> Reply:
+        texts: list[str] = []
+        token_ids: list[int] = []
+        reason = ""
+        psd: JsonObject = {}
+        num_tokens = 0
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        for chunk in self._remote.stream(path, body | options):
+            fields: Any = chunk
+            if fields.get("usage"):
+                num_tokens = fields["usage"]["completion_tokens"]
+            if "forwards" in (fields.get("psd") or {}):
+                psd = fields["psd"]
+            for choice in fields["choices"]:
+                texts.append(choice["text"] if "text" in choice else choice["delta"].get("content") or "")
+                token_ids += choice.get("token_ids") or []
+                reason = choice.get("finish_reason") or reason
+        try:
+            return Reply("".join(texts), tuple(token_ids), reason, read_cost(psd, num_tokens), read_settings(psd))
+        except ValueError as error:
+            raise SourceError(str(error)) from None
