@@ -17,6 +17,7 @@ from psd_core.editing import edits, make_editor
 from psd_core.events import Figures
 from psd_core.policies import Policy, make_policy
 from psd_core.request import Request
+from psd_core.speculation.chances import Luck
 
 UNDECIDED_DEPTH = -1
 
@@ -82,6 +83,7 @@ class Sequence:
         self.drafted_tokens = 0
         self.accepted_tokens = 0
         self.accepted_depths = [0] * (request.decoder.num_guesses + 1)
+        self.luck = Luck()  # how its drafts fare beside those of others
 
     @property
     def block_stop(self) -> int:

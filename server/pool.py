@@ -164,6 +164,8 @@ class WorkerPool:
         """See ReplicaOwner."""
         assert replica.facts is not None
         self._metrics.loaded(replica.facts)
+        for other in self._replicas:
+            other.agree(replica.facts.dtype)
         self._on_ready(replica.facts)
         for entry in [entry for entry in self._open.values() if entry.replica is None]:
             self._dispatch(entry)

@@ -15,8 +15,17 @@ from typing import cast
 
 from psd_core.admission import Limits
 from psd_core.assets import demo_path
-from psd_core.config import AcceptanceName, CacheName, DecoderConfig, DraftIncrement, EngineConfig, PolicyName
+from psd_core.config import (
+    AcceptanceName,
+    CacheName,
+    DecoderConfig,
+    DraftDepth,
+    DraftIncrement,
+    EngineConfig,
+    PolicyName,
+)
 from psd_core.errors import ConfigError
+from server.cores import usable_cores
 from server.flags import FLAGS, Flag
 from server.keys import ApiKey, named_keys, read_key_file
 from server.tuning import DEFAULTS
@@ -35,6 +44,7 @@ class ModelSettings:
     dtype: str = "auto"
     device: str = "auto"
     replicas: int = 1
+    threads: int = 0  # of torch, per worker; 0 leaves them to torch and its environment
     forward_seconds: float = DEFAULTS.forward_seconds
 
 
@@ -111,6 +121,9 @@ def resolve(given: Mapping[str, list[str] | None], environment: Mapping[str, str
     """Settings from the command line's texts and the environment; ConfigError names the flag, limit and value."""
     variables = os.environ if environment is None else environment
     values = {flag.name: _value(flag, given.get(flag.name), variables) for flag in FLAGS}
+    if not values["threads"] and not variables.get("OMP_NUM_THREADS"):
+        # By itself torch takes every core for each worker, also where a container may not use them all.
+        values["threads"] = max(1, usable_cores() // cast(int, values["replicas"]))
     return _build(values)
 
 
@@ -161,6 +174,7 @@ def _build(values: Mapping[str, object]) -> Settings:
         engine=EngineConfig(
             max_num_seqs=cast(int, values["max_num_seqs"]),
             max_num_batched_tokens=cast(int, values["max_num_batched_tokens"]),
+            max_logit_rows=cast(int, values["max_logit_rows"]),
             max_model_len=cast("int | None", values["max_model_len"]),
             max_cache_tokens=cast("int | None", values["max_cache_tokens"]),
             prefix_cache=cast("bool", values["prefix_cache"]),
@@ -252,7 +266,7 @@ def _decoder(values: Mapping[str, object]) -> DecoderConfig:
             window=cast(int, values["window"]),
             branches=cast(int, values["branches"]),
             block_length=cast(int, values["block_length"] or default.block_length),
-            draft_depth=cast(int, values["draft_depth"]),
+            draft_depth=cast(DraftDepth, values["draft_depth"]),
             draft_increment=cast(DraftIncrement, values["draft_increment"]),
             acceptance=cast(AcceptanceName, values["acceptance"]),
             cache=cast(CacheName, values["cache"] or default.cache),
@@ -275,6 +289,7 @@ def _model(values: Mapping[str, object]) -> ModelSettings:
         dtype=cast(str, values["dtype"]),
         device=cast(str, values["device"]),
         replicas=cast(int, values["replicas"]),
+        threads=cast(int, values["threads"]),
         forward_seconds=cast(float, values["forward_timeout"]),
     )
 

@@ -127,6 +127,8 @@ def load_engine(
 ) -> tuple[Engine, ModelFacts]:
     """A model in its engine. CheckpointError or ConfigError if that cannot be."""
     started = time.monotonic()
+    if config.threads:
+        torch.set_num_threads(config.threads)
     with loading_bar(sys.stderr, is_shown=config.replica_index == 0) as advance:
         model = load_model(
             config.path,

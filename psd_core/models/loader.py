@@ -10,13 +10,13 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from psd_core.errors import CheckpointError
 from psd_core.models.checkpoint import check_tensors, open_checkpoint
+from psd_core.models.dtypes import resolve_dtype
 from psd_core.models.family import Family, Target
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.models.memory import describe_bytes, free_bytes, weight_bytes
@@ -25,11 +25,6 @@ from psd_core.models.weights import StoredTensor, read_headers, read_tensors
 
 logger = logging.getLogger(__name__)
 
-DTYPES: Final[Mapping[str, torch.dtype]] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 OnProgress = Callable[[int, int], None]  # bytes read so far, bytes in all
 
 
@@ -43,7 +38,7 @@ def load_model(
 ) -> DiffusionDecoder:
     """Load the checkpoint folder `path`.
 
-    dtype            "auto" (float32 on a CPU, bfloat16 on a GPU), "float32", "bfloat16", "float16"
+    dtype            "auto" (psd_core.models.dtypes), "float32", "bfloat16", "float16"
     device           "auto" (a GPU if there is one), "cpu", "cuda", "cuda:N"
     tokenizer_path   folder of the tokenizer's files, if they lie elsewhere
     on_progress      called after every piece that was read
@@ -51,9 +46,9 @@ def load_model(
     """
     checkpoint = open_checkpoint(path, tokenizer_path)
     resolved_device = resolve_device(device)
-    resolved_dtype = resolve_dtype(dtype, resolved_device)
     stored = read_headers(path)
     check_tensors(checkpoint, stored)
+    resolved_dtype = resolve_dtype(dtype, checkpoint.spec, resolved_device)
     for notice in checkpoint.notices:
         logger.warning("%s: %s", path, notice)
     model = _allocate(checkpoint.spec, resolved_dtype, resolved_device)
@@ -82,15 +77,6 @@ def resolve_device(device: str) -> torch.device:
     if resolved.index is not None and resolved.index >= count:
         raise CheckpointError(f"device {device!r} was asked for, but the last one is cuda:{count - 1}")
     return resolved
-
-
-def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """The torch dtype that a setting names."""
-    if dtype == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    if dtype not in DTYPES:
-        raise CheckpointError(f"dtype must be one of auto, {', '.join(DTYPES)}; got {dtype!r}")
-    return DTYPES[dtype]
 
 
 def _allocate(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> DiffusionDecoder:
