@@ -94,6 +94,7 @@ class OwnServer:
     def __init__(self, model: str | None, flags: Sequence[str]) -> None:
         given = [] if model is None else ["--model", model]
         command = [sys.executable, "-m", "server.cli", "serve", "--port", "0", "--served-model-name", "soak"]
+        command += ["--dtype", "float32"]  # in bfloat16 the batch may decide near ties; given flags come later and win
         self._log = tempfile.NamedTemporaryFile("w+", prefix="psd-soak-", suffix=".log")  # noqa: SIM115  # it lives as long as the server
         self.process = subprocess.Popen(
             [*command, *given, *flags],

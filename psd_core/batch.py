@@ -92,14 +92,10 @@ def build_batch(plan: StepPlan, is_shifted: bool, dtype: torch.dtype, device: to
 def _segment(span: Span, start: int, dtype: torch.dtype, device: torch.device) -> Segment:
     num_rows, width = span.token_ids.shape
     window = span.window
-    if span.slot_start is None:
-        hidden = hidden_keys(1, width, window.start, 0, span.causal_block, span.open_start)
-    else:
-        hidden = hidden_keys(num_rows, width, window.start, window.context_stop, span.causal_block, span.open_start)
-    bias = None
-    if hidden.any():
-        bias = torch.zeros(hidden.shape, dtype=dtype, device=device)
-        bias.masked_fill_(torch.from_numpy(hidden).to(device), -torch.inf)
+    # Without cached context the rows are batched, so that each of them sees only itself anyway.
+    rows_apart, context_stop = (1, 0) if span.slot_start is None else (num_rows, window.context_stop)
+    causality = span.causal_block, span.open_start
+    bias = attention_bias(rows_apart, width, window.start, context_stop, *causality, dtype, device)
     return Segment(
         start,
         num_rows,
@@ -113,10 +109,48 @@ def _segment(span: Span, start: int, dtype: torch.dtype, device: torch.device) -
     )
 
 
+def attention_bias(
+    num_rows: int,
+    width: int,
+    window_start: int,
+    context_stop: int,
+    causal_block: int | None,
+    open_start: int | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor | None:
+    """What `hidden_keys` says as something to add to attention scores: 0 or -inf; None if nothing is hidden."""
+    num_tokens = num_rows * width
+    is_ordered = causal_block is not None and not _sees_all(width, window_start, context_stop, causal_block)
+    if is_ordered or open_start is not None:
+        plain = hidden_keys(num_rows, width, window_start, context_stop, causal_block, open_start)
+        if not plain.any():
+            return None
+        hidden = torch.from_numpy(plain).to(device)
+        return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
+    stale = slice(min(window_start, context_stop), min(window_start + width, context_stop))
+    if num_rows == 1 and stale.start == stale.stop:
+        return None
+    bias = torch.zeros(num_tokens, context_stop + num_tokens, dtype=dtype, device=device)
+    bias[:, stale] = -torch.inf
+    if num_rows > 1:
+        own = bias[:, context_stop:].view(num_rows, width, num_rows, width)
+        own.fill_(-torch.inf)
+        own.diagonal(dim1=0, dim2=2).zero_()
+    return bias
+
+
+def _sees_all(width: int, window_start: int, context_stop: int, causal_block: int) -> bool:
+    """Whether the window lies in one block and all context in it or before: then causality hides nothing."""
+    block = window_start // causal_block
+    last = max(window_start + width, context_stop) - 1
+    return last // causal_block == block
+
+
 def hidden_keys(
     num_rows: int, width: int, window_start: int, context_stop: int, causal_block: int | None, open_start: int | None
 ) -> npt.NDArray[np.bool_]:
-    """[num_rows * width, context_stop + num_rows * width]: which keys each query must not see.
+    """[num_rows * width, context_stop + num_rows * width]: which keys each query must not see, plainly.
 
     Hidden are the other rows, the stale cached copies of the window's own positions, later blocks if `causal_block` is
     given, and, if `open_start` is, whatever stands behind a query before it. Keys are ordered as in `Segment`.

@@ -16,6 +16,7 @@ AcceptanceName = Literal["exact", "subset", "token"]
 CacheName = Literal["none", "prefix", "dual", "causal"]
 AttentionName = Literal["full", "block-causal", "context-causal"]
 DraftIncrement = int | Literal["policy"]
+DraftDepth = int | Literal["auto"]
 
 POLICY_NAMES: Final[tuple[str, ...]] = get_args(PolicyName)
 ACCEPTANCE_NAMES: Final[tuple[str, ...]] = get_args(AcceptanceName)
@@ -23,6 +24,8 @@ CACHE_NAMES: Final[tuple[str, ...]] = get_args(CacheName)
 
 MAX_BLOCK_LENGTH: Final = 1024
 MAX_DRAFT_DEPTH: Final = 32
+MAX_AUTO_DEPTH: Final = 7  # what "auto" may choose; beyond it drafts hardly ever hold
+FIXED_AUTO_DEPTH: Final = 3  # what "auto" is where the tokens would depend on the choice
 
 
 def attention_name(block_length: int | None, is_context_causal: bool) -> AttentionName:
@@ -50,7 +53,8 @@ class DecoderConfig:
     window            positions on each side that count as near for `localleap`
     branches          of `lopa`: rows beside the block's own state, each with one position more; drafts play no part
     block_length      positions denoised together, L
-    draft_depth       number of drafted states per denoising step, D; 0 is the policy alone
+    draft_depth       number of drafted states per denoising step, D; 0 is the policy alone; "auto" is chosen before
+                      each forward (psd_core.depths) if acceptance is `exact`, else 3
     draft_increment   positions added per drafted state, or "policy": what the policy picks from stale candidates
     acceptance        when a drafted state counts (psd_core.speculation.verify)
     cache             which positions a denoising forward computes (psd_core.kvcache.modes)
@@ -69,7 +73,7 @@ class DecoderConfig:
     window: int = 4
     branches: int = 5
     block_length: int = 32
-    draft_depth: int = 3
+    draft_depth: DraftDepth = 3
     draft_increment: DraftIncrement = 1
     acceptance: AcceptanceName = "exact"
     cache: CacheName = "none"
@@ -89,7 +93,10 @@ class DecoderConfig:
         _check_int("window", self.window, 0, MAX_BLOCK_LENGTH)
         _check_int("branches", self.branches, 1, MAX_DRAFT_DEPTH)
         _check_int("block_length", self.block_length, 1, MAX_BLOCK_LENGTH)
-        _check_int("draft_depth", self.draft_depth, 0, MAX_DRAFT_DEPTH)
+        if self.draft_depth != "auto":
+            if isinstance(self.draft_depth, str):
+                raise ConfigError("draft_depth", f"draft_depth must be an integer or 'auto', got {self.draft_depth!r}")
+            _check_int("draft_depth", self.draft_depth, 0, MAX_DRAFT_DEPTH)
         if self.draft_increment != "policy":
             if isinstance(self.draft_increment, str):
                 raise ConfigError(
@@ -112,7 +119,16 @@ class DecoderConfig:
     @property
     def num_guesses(self) -> int:
         """Rows that a denoising forward may carry beside the block's own state."""
-        return self.branches if self.policy == "lopa" else self.draft_depth
+        if self.policy == "lopa":
+            return self.branches
+        if self.draft_depth == "auto":
+            return MAX_AUTO_DEPTH if self.has_auto_depth else FIXED_AUTO_DEPTH
+        return self.draft_depth
+
+    @property
+    def has_auto_depth(self) -> bool:
+        """Whether the number of drafts is chosen anew for every forward: only where no token depends on it."""
+        return self.draft_depth == "auto" and self.may_shed
 
     @property
     def may_shed(self) -> bool:

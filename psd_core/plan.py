@@ -35,6 +35,7 @@ class Span:
     # Positions before it attend to what stands before them, from it on to everything; None: no such difference.
     open_start: int | None = None
     is_first: bool = False  # the sequence's first span
+    explores: bool = False  # carries drafts only to learn how often such drafts hold
     # Tokens of the answer in front of the block; empty unless penalties count them.
     generated_before: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
@@ -78,13 +79,31 @@ def next_window(sequence: Sequence, is_shifted: bool) -> tuple[SpanPhase, Window
     return "denoise", denoise_window(cache, sequence.block_start, block_stop, sequence.canvas_stop, is_shifted)
 
 
+@dataclass(slots=True, eq=False)
+class Share:
+    """What one sequence gets of a forward while the forward is being filled."""
+
+    sequence: Sequence
+    window: Window  # positions computed per row, cached ones read besides
+    is_cached: bool  # the rows' keys are written to the cache
+    depth: int  # rows it has beside the first: drafts, branches, or prompt tokens to score
+    most: int  # of them it may have
+    explores: bool = False
+
+    @property
+    def width(self) -> int:
+        """Query tokens per row."""
+        return self.window.stop - self.window.start
+
+
 def draft_limit(sequence: Sequence) -> int:
     """Drafts or branches the next span may carry: none before the block has candidates."""
     return 0 if sequence.candidates is None else sequence.request.decoder.num_guesses
 
 
-def make_span(sequence: Sequence, depth: int, mask_id: int, is_shifted: bool) -> Span:
-    """The next span of `sequence`, with at most `depth` drafts."""
+def make_span(share: Share, mask_id: int, is_shifted: bool) -> Span:
+    """The next span of a sequence, with at most as many drafts as its share has."""
+    sequence, depth = share.sequence, share.depth
     rows = [sequence.state]
     if sequence.candidates is not None:
         decoder = sequence.request.decoder
@@ -106,6 +125,7 @@ def make_span(sequence: Sequence, depth: int, mask_id: int, is_shifted: bool) ->
         causal_block=sequence.block_length if sequence.attention == "block-causal" else None,
         open_start=sequence.block_start if sequence.attention == "context-causal" else None,
         is_first=sequence.first_forward_seconds is None,
+        explores=share.explores and depth == share.most,
         generated_before=sequence.counted_before_block,
     )
 

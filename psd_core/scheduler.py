@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from psd_core.admission import num_slots
 from psd_core.config import EngineConfig
 from psd_core.decide import Decision
+from psd_core.depths import DepthController
 from psd_core.errors import RequestError
 from psd_core.events import CanvasEvent, EngineFinishReason, FinishedEvent, Occupancy, PromptEvent, TokensEvent
+from psd_core.kvcache.modes import Window
 from psd_core.kvcache.prefixes import PrefixCache, SlotCopy
 from psd_core.kvcache.slots import SlotAllocator
 from psd_core.models.spec import ModelSpec
-from psd_core.plan import Span, StepPlan, draft_limit, make_scoring_span, make_span, next_window
+from psd_core.plan import Share, Span, StepPlan, draft_limit, make_scoring_span, make_span, next_window
 from psd_core.report import canvas_event, prompt_event, tokens_event
 from psd_core.request import Request
 from psd_core.sequence import Sequence
@@ -38,16 +40,6 @@ class Outcome:
     finished: list[FinishedEvent] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Share:
-    """What one sequence gets of a forward while it is being filled."""
-
-    sequence: Sequence
-    width: int
-    depth: int  # rows it has beside the first: drafts, branches, or prompt tokens to score
-    most: int  # of them it may have
-
-
 class Scheduler:
     """Waiting and running sequences and their cache slots. Owns every `Sequence`."""
 
@@ -61,6 +53,7 @@ class Scheduler:
         self._slots = SlotAllocator(num_cache_slots)
         self._copies: list[SlotCopy] = []
         self._prefixes = PrefixCache(spec.block_length) if config.prefix_cache and spec.block_length else None
+        self._depths = DepthController()
         self._step = 0
 
     def add(self, request: Request, now_seconds: float) -> None:
@@ -120,31 +113,22 @@ class Scheduler:
         copies, self._copies = self._copies, []
         return copies
 
-    def _span(self, share: _Share) -> Span:
+    def _span(self, share: Share) -> Span:
         if share.sequence.is_scoring:
             return make_scoring_span(share.sequence, 1 + share.depth, self._mask_id)
-        return make_span(share.sequence, share.depth, self._mask_id, self._is_shifted)
+        return make_span(share, self._mask_id, self._is_shifted)
 
-    def _shares(self, budget: int) -> list[_Share]:
+    def _shares(self, budget: int) -> list[Share]:
         """Who takes part and with how many more rows: everybody's first row, then further ones level by level."""
-        shares: list[_Share] = []
+        shares: list[Share] = []
         # sorted() is stable: among equals the longest-running comes first.
         for sequence in sorted(self._running.values(), key=lambda sequence: sequence.last_scheduled_step):
-            if sequence.is_scoring:
-                width = sequence.num_prompt
-                room = self._config.max_num_batched_tokens // SCORING_SHARES[len(self._running) > 1] // width
-                wanted = 1 if sequence.scores_at_once else sequence.num_prompt - sequence.num_scored
-                most = max(1, min(wanted, room)) - 1
-                depth = 0
-            else:
-                most = draft_limit(sequence)
-                depth = 0 if sequence.request.decoder.may_shed else most
-                _, window = next_window(sequence, self._is_shifted)
-                width = window.stop - window.start
-            if shares and (1 + depth) * width > budget:
+            share = self._first_share(sequence)
+            if shares and (1 + share.depth) * share.width > budget:
                 continue
-            shares.append(_Share(sequence, width, depth, most))
-            budget -= (1 + depth) * width
+            shares.append(share)
+            budget -= (1 + share.depth) * share.width
+        self._depths.limit(shares)
         growing = [share for share in shares if share.depth < share.most]
         while growing:
             for share in growing:
@@ -156,12 +140,26 @@ class Scheduler:
             growing = [share for share in growing if share.depth < share.most]
         return shares
 
+    def _first_share(self, sequence: Sequence) -> Share:
+        """The least that a sequence takes part with."""
+        if sequence.is_scoring:
+            width = sequence.num_prompt
+            room = self._config.max_num_batched_tokens // SCORING_SHARES[len(self._running) > 1] // width
+            wanted = 1 if sequence.scores_at_once else width - sequence.num_scored
+            most = max(1, min(wanted, room)) - 1
+            return Share(sequence, Window(0, width, 0), is_cached=False, depth=0, most=most)
+        most = draft_limit(sequence)
+        _, window = next_window(sequence, self._is_shifted)
+        depth = 0 if sequence.request.decoder.may_shed else most
+        return Share(sequence, window, sequence.slot_start is not None, depth, most)
+
     def apply(self, decisions: Iterable[Decision], started_seconds: float, now_seconds: float) -> Outcome:
         """Move every sequence of a forward on, and say what became final. Seconds: when the forward began, ended."""
         outcome = Outcome()
         self._step += 1
-        for decision in decisions:
-            sequence = self._running[decision.span.request.request_id]
+        taken = [(self._running[decision.span.request.request_id], decision) for decision in decisions]
+        self._depths.observe(taken, now_seconds - started_seconds)
+        for sequence, decision in taken:
             sequence.last_scheduled_step = self._step
             _count(sequence, decision, started_seconds, now_seconds)
             if decision.span.phase == "score":

@@ -181,7 +181,7 @@ def scored_rows(plan: StepPlan, device: torch.device) -> ScoredRows:
         top_ps=column(1, torch.float32),
         top_ks=column(2, torch.int64),
         min_ps=column(3, torch.float32),
-        keys=noise_keys(column(4, torch.int64), column(5, torch.int64), positions),
+        keys=noise_keys(column(4, torch.int64), column(5, torch.int64), positions) if settings else positions,
         banned_rows=_concatenate([np.repeat(rows, ids.size) for rows, ids in banned], device),
         banned_ids=_concatenate([np.tile(ids, rows.size) for rows, ids in banned], device),
         adjusted_rows=_concatenate([np.repeat(rows, change.token_ids.size) for rows, change in adjusted], device),

@@ -19,6 +19,7 @@ from psd_core.events import Figures
 from psd_core.policies import Policy, make_policy
 from psd_core.progress import Progress
 from psd_core.request import Request
+from psd_core.speculation.chances import Luck
 
 UNDECIDED_DEPTH = -1
 
@@ -86,6 +87,7 @@ class Sequence:
         self.accepted_tokens = 0
         self.accepted_depths = [0] * (request.decoder.num_guesses + 1)
         self.progress = Progress()
+        self.luck = Luck()  # how its drafts fare beside those of others
 
     @property
     def block_stop(self) -> int:

@@ -106,6 +106,7 @@ def worker_config(settings: Settings, source: Source) -> WorkerConfig:
         engine=settings.engine,
         log_level=settings.log_level,
         log_format=settings.log_format,
+        threads=settings.model.threads,
         address="",
         tensor_parallel_size=settings.model.tensor_parallel_size,
     )

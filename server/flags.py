@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from psd_core.config import ACCEPTANCE_NAMES, CACHE_NAMES, POLICY_NAMES, DecoderConfig, EngineConfig
 from server.logs import LOG_FORMATS
@@ -121,16 +121,19 @@ def switch(value: str) -> bool:
     return known[value.lower()]
 
 
-def draft_increment(value: str) -> int | str:
-    """A number of positions, or the word policy."""
-    return value if value == "policy" else _int_or_policy(value)
+def whole_or(word: str, low: int, high: int) -> Parser:
+    """An integer in [low, high], or the one word."""
+    parse_whole = whole(low, high)
 
+    def parse(value: str) -> int | str:
+        if value == word:
+            return value
+        try:
+            return cast(int, parse_whole(value))
+        except ValueError as error:
+            raise ValueError(f"{error}, or the word {word}") from None
 
-def _int_or_policy(value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise ValueError("must be an integer or the word policy") from None
+    return parse
 
 
 _DECODER: Final = DecoderConfig()
@@ -141,11 +144,18 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("served_model_name", text, (), "name clients use; the first one is reported", repeats=True),
     Flag("tokenizer", text, None, "folder or hub name of the tokenizer; absent: the checkpoint's own"),
     Flag("chat_template", text, None, "file with a chat template; absent: the tokenizer's own"),
-    Flag("dtype", choice(*DTYPES), "auto", "weights' type; auto: float32 on a CPU, bfloat16 on a GPU"),
+    Flag("dtype", choice(*DTYPES), "auto", "weights' type; auto: bfloat16 on a GPU, what measures faster on a CPU"),
     Flag("device", device, "auto", "auto, cpu, cuda or cuda:N"),
+    Flag(
+        "threads",
+        whole(0, 4096),
+        0,
+        "torch's threads per worker; 0: OMP_NUM_THREADS, else the cores ÷ worker processes",
+    ),
     Flag("replicas", whole(1, 64), 1, "worker processes; with device auto or cuda they spread over the GPUs"),
     Flag("tensor_parallel_size", whole(1, 64), 1, "processes that share the model of each worker, a GPU each"),
     Flag("forward_timeout", number(0.1, 86_400), DEFAULTS.forward_seconds, "seconds until a silent worker is replaced"),
+    Flag("max_logit_rows", whole(1, 2**20), _ENGINE.max_logit_rows, "positions scored at once; bounds logits' memory"),
     Flag("max_model_len", whole(1, 2**31), None, "context limit in tokens; absent: the model's own"),
     Flag("max_num_seqs", whole(1, 65_536), _ENGINE.max_num_seqs, "sequences that run at once per worker"),
     Flag("max_num_batched_tokens", whole(1, 2**24), _ENGINE.max_num_batched_tokens, "query tokens per forward"),
@@ -160,8 +170,18 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("window", whole(0, 1024), _DECODER.window, "default positions that count as near for localleap"),
     Flag("branches", whole(1, 32), _DECODER.branches, "default branches of lopa"),
     Flag("block_length", whole(1, 1024), None, "default positions denoised together; absent: the model's own, or 32"),
-    Flag("draft_depth", whole(0, 32), _DECODER.draft_depth, "default number of drafted states; 0 drafts nothing"),
-    Flag("draft_increment", draft_increment, _DECODER.draft_increment, "default positions per draft, or policy"),
+    Flag(
+        "draft_depth",
+        whole_or("auto", 0, 32),
+        _DECODER.draft_depth,
+        "default number of drafted states; 0 drafts nothing, auto chooses for every forward",
+    ),
+    Flag(
+        "draft_increment",
+        whole_or("policy", 1, 1024),
+        _DECODER.draft_increment,
+        "default positions per draft, or policy",
+    ),
     Flag("acceptance", choice(*ACCEPTANCE_NAMES), _DECODER.acceptance, "default acceptance rule"),
     Flag("cache", choice(*CACHE_NAMES), None, "default cache mode; absent: causal where it is exact, else none"),
     Flag("canvas_blocks", whole(0, 1_000_000), None, "masked blocks visible ahead; absent: the whole canvas"),

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from psd_core.errors import CheckpointError, ConfigError
 from psd_core.models.checkpoint import Checkpoint, check_tensors, open_checkpoint
-from psd_core.models.loader import needed_bytes, resolve_device, resolve_dtype
+from psd_core.models.dtypes import resolve_dtype
+from psd_core.models.loader import needed_bytes, resolve_device
 from psd_core.models.memory import context_bytes, describe_bytes, free_bytes, rank_bytes, weight_bytes
 from psd_core.models.shard import Shard, check_shards, local_spec
 from psd_core.models.spec import ModelSpec
@@ -97,7 +98,7 @@ def _stored(stored: list[StoredTensor]) -> Line:
 def _memory(spec: ModelSpec, dtype: str, device: str, num_ranks: int) -> list[Line]:
     check_shards(spec, num_ranks)
     resolved_device = resolve_device(device)
-    resolved_dtype = resolve_dtype(dtype, resolved_device)
+    resolved_dtype = resolve_dtype(dtype, spec, resolved_device)
     weights, free = weight_bytes(spec, resolved_dtype), free_bytes(resolved_device)
     per_token = context_bytes(spec, resolved_dtype)
     name = str(resolved_dtype).removeprefix("torch.")

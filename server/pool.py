@@ -171,6 +171,8 @@ class WorkerPool:
         assert replica.facts is not None
         self._metrics.loaded(replica.facts)
         self._affinity = self._affinity or self._make_affinity(replica.facts.limits)
+        for other in self._replicas:
+            other.agree(replica.facts.dtype)
         self._on_ready(replica.facts)
         for entry in [entry for entry in self._open.values() if entry.replica is None]:
             self._dispatch(entry)

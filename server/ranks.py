@@ -35,6 +35,8 @@ def join(config: WorkerConfig) -> Group:
 
 def load_part(config: WorkerConfig, group: Group, on_progress: OnProgress) -> DiffusionDecoder:
     """This rank's part of the model. CheckpointError or ConfigError on every rank if any cannot have its own."""
+    if config.threads:
+        torch.set_num_threads(config.threads)
     load = _loader(config, group, on_progress)
     if config.tensor_parallel_size == 1:
         return load()

@@ -128,6 +128,10 @@ class Replica:
         """Process id of the present life."""
         return self._processes.pid if self._processes is not None else None
 
+    def agree(self, dtype: str) -> None:
+        """Have weights of this type from the next life on: a worker that measured otherwise would answer otherwise."""
+        self._config = msgspec.structs.replace(self._config, dtype=dtype)
+
     def send(self, message: ToWorker) -> None:
         """Queue a message; it is lost if the worker dies first, and `on_down` then says so."""
         if self._socket is not None:
@@ -189,6 +193,8 @@ class Replica:
                     case Broken(text, is_final):
                         reason = text if is_final else await processes.describe_end(text)
                         end = dataclasses.replace(end, reason=reason, is_final=is_final and ready_at is None)
+                    case Ready(facts) if self._config.dtype not in ("auto", facts.dtype):
+                        end = dataclasses.replace(end, reason=f"its weights are {facts.dtype}, other workers' are not")
                     case Ready(facts):
                         ready_at = loop.time()
                         self.facts, self.state = facts, "ready"

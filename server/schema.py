@@ -94,8 +94,8 @@ class PsdFields(Fields):
     window: Int | None = None
     branches: Int | None = None
     block_length: Int | None = None
-    draft_depth: Int | None = None
-    draft_increment: Annotated[int | str | None, BeforeValidator(lambda value: _increment(value))] = None
+    draft_depth: Annotated[int | str | None, BeforeValidator(lambda value: _whole_or(value, "auto"))] = None
+    draft_increment: Annotated[int | str | None, BeforeValidator(lambda value: _whole_or(value, "policy"))] = None
     acceptance: Text | None = None
     cache: Text | None = None
     canvas_blocks: Int | None = None
@@ -103,10 +103,10 @@ class PsdFields(Fields):
     max_edit_passes: Int | None = None
 
 
-def _increment(value: object) -> object:
+def _whole_or(value: object, word: str) -> object:
     number = int(value) if isinstance(value, float) and value.is_integer() else value
-    if value != "policy" and type(number) is not int:
-        raise ValueError("must be an integer or 'policy'")
+    if value != word and type(number) is not int:
+        raise ValueError(f"must be an integer or {word!r}")
     return number
 
 

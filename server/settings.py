@@ -16,8 +16,17 @@ from typing import cast
 
 from psd_core.admission import Limits
 from psd_core.assets import demo_path
-from psd_core.config import AcceptanceName, CacheName, DecoderConfig, DraftIncrement, EngineConfig, PolicyName
+from psd_core.config import (
+    AcceptanceName,
+    CacheName,
+    DecoderConfig,
+    DraftDepth,
+    DraftIncrement,
+    EngineConfig,
+    PolicyName,
+)
 from psd_core.errors import ConfigError
+from server.cores import usable_cores
 from server.decoder_file import read_decoder_file
 from server.flags import FLAGS, Flag
 from server.keys import ApiKey, named_keys, read_key_file
@@ -38,6 +47,7 @@ class ModelSettings:
     device: str = "auto"
     replicas: int = 1
     tensor_parallel_size: int = 1
+    threads: int = 0  # of torch, per worker; 0 leaves them to torch and its environment
     forward_seconds: float = DEFAULTS.forward_seconds
 
 
@@ -117,6 +127,10 @@ def resolve(given: Mapping[str, list[str] | None], environment: Mapping[str, str
     path = cast("str | None", values["decoder_config"])
     if path is not None:
         values |= _decoder_file(Path(path), given, variables)
+    if not values["threads"] and not variables.get("OMP_NUM_THREADS"):
+        # By itself torch takes every core for each worker, also where a container may not use them all.
+        processes = cast(int, values["replicas"]) * cast(int, values["tensor_parallel_size"])
+        values["threads"] = max(1, usable_cores() // processes)
     return _build(values)
 
 
@@ -185,6 +199,7 @@ def _build(values: Mapping[str, object]) -> Settings:
         engine=EngineConfig(
             max_num_seqs=cast(int, values["max_num_seqs"]),
             max_num_batched_tokens=cast(int, values["max_num_batched_tokens"]),
+            max_logit_rows=cast(int, values["max_logit_rows"]),
             max_model_len=cast("int | None", values["max_model_len"]),
             max_cache_tokens=cast("int | None", values["max_cache_tokens"]),
             prefix_cache=cast("bool", values["prefix_cache"]),
@@ -276,7 +291,7 @@ def _decoder(values: Mapping[str, object]) -> DecoderConfig:
             window=cast(int, values["window"]),
             branches=cast(int, values["branches"]),
             block_length=cast(int, values["block_length"] or default.block_length),
-            draft_depth=cast(int, values["draft_depth"]),
+            draft_depth=cast(DraftDepth, values["draft_depth"]),
             draft_increment=cast(DraftIncrement, values["draft_increment"]),
             acceptance=cast(AcceptanceName, values["acceptance"]),
             cache=cast(CacheName, values["cache"] or default.cache),
@@ -305,6 +320,7 @@ def _model(values: Mapping[str, object]) -> ModelSettings:
         device=cast(str, values["device"]),
         replicas=cast(int, values["replicas"]),
         tensor_parallel_size=cast(int, values["tensor_parallel_size"]),
+        threads=cast(int, values["threads"]),
         forward_seconds=cast(float, values["forward_timeout"]),
     )
 

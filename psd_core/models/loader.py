@@ -18,6 +18,7 @@ from torch import Tensor
 
 from psd_core.errors import CheckpointError
 from psd_core.models.checkpoint import check_tensors, open_checkpoint
+from psd_core.models.dtypes import resolve_dtype
 from psd_core.models.family import Family, Target
 from psd_core.models.group import Alone, Group
 from psd_core.models.layers import DiffusionDecoder
@@ -28,11 +29,6 @@ from psd_core.models.weights import StoredTensor, read_headers, read_tensors
 
 logger = logging.getLogger(__name__)
 
-DTYPES: Final[Mapping[str, torch.dtype]] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 DERIVED_TOLERANCE: Final = 0.01
 OnProgress = Callable[[int, int], None]  # bytes read so far, bytes in all
 
@@ -48,7 +44,7 @@ def load_model(
 ) -> DiffusionDecoder:
     """Load the checkpoint folder `path`, or the part of it that belongs to this rank of `group`.
 
-    dtype            "auto" (float32 on a CPU, bfloat16 on a GPU), "float32", "bfloat16", "float16"
+    dtype            "auto" (psd_core.models.dtypes), "float32", "bfloat16", "float16"
     device           "auto" (a GPU if there is one), "cpu", "cuda", "cuda:N"
     tokenizer_path   folder of the tokenizer's files, if they lie elsewhere
     on_progress      called after every piece that was read
@@ -59,9 +55,11 @@ def load_model(
     checkpoint = open_checkpoint(path, tokenizer_path)
     check_shards(checkpoint.spec, group.shard.size)
     resolved_device = resolve_device(device)
-    resolved_dtype = resolve_dtype(dtype, resolved_device)
     stored = read_headers(path)
     check_tensors(checkpoint, stored)
+    if dtype == "auto" and group.shard.size > 1 and resolved_device.type == "cpu":
+        dtype = "float32"  # ranks that each measured might not agree
+    resolved_dtype = resolve_dtype(dtype, checkpoint.spec, resolved_device)
     for notice in checkpoint.notices:
         logger.warning("%s: %s", path, notice)
     model = _allocate(checkpoint.spec, resolved_dtype, resolved_device, group)
@@ -90,15 +88,6 @@ def resolve_device(device: str) -> torch.device:
     if resolved.index is not None and resolved.index >= count:
         raise CheckpointError(f"device {device!r} was asked for, but the last one is cuda:{count - 1}")
     return resolved
-
-
-def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """The torch dtype that a setting names."""
-    if dtype == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    if dtype not in DTYPES:
-        raise CheckpointError(f"dtype must be one of auto, {', '.join(DTYPES)}; got {dtype!r}")
-    return DTYPES[dtype]
 
 
 def _allocate(spec: ModelSpec, dtype: torch.dtype, device: torch.device, group: Group) -> DiffusionDecoder:

@@ -6,7 +6,9 @@ Method: PSD, arXiv 2605.15609, stage 2 (temporal).
 
 from __future__ import annotations
 
-from psd_core.block import BlockState, Candidates
+import numpy as np
+
+from psd_core.block import BlockState, Candidates, FloatArray
 from psd_core.config import DraftIncrement
 from psd_core.policies import Policy, denoise
 
@@ -22,10 +24,34 @@ def draft_chain(
     """
     drafts: list[BlockState] = []
     current = state
-    while len(drafts) < depth and not current.is_complete:
-        if increment == "policy":
+    if increment == "policy":
+        while len(drafts) < depth and not current.is_complete:
             current = denoise(policy, current, stale)
-        else:
-            current = current.fill(policy.rank(current, stale)[:increment], stale)
+            drafts.append(current)
+        return drafts
+    # Deciding positions does not change the order of those that are left: one ranking serves the whole chain.
+    ranked = policy.rank(state, stale)[: depth * increment]
+    for first in range(0, ranked.size, increment):
+        current = current.fill(ranked[first : first + increment], stale)
         drafts.append(current)
     return drafts
+
+
+def weakest_confidences(
+    state: BlockState, stale: Candidates, policy: Policy, depth: int, increment: DraftIncrement, may_complete: bool
+) -> FloatArray:
+    """Per draft of `draft_chain` the confidence of the least certain token in it, [n].
+
+    may_complete   whether a draft that completes the block counts as one
+    """
+    confidence = stale.confidence
+    if increment == "policy":
+        drafts = draft_chain(state, stale, policy, depth, increment)
+        wanted = [draft for draft in drafts if may_complete or not draft.is_complete]
+        return np.asarray([confidence[draft.filled_since(state)].min() for draft in wanted], np.float32)
+    lowest: FloatArray = np.minimum.accumulate(confidence[policy.rank(state, stale)])
+    last = lowest.size - 1 if may_complete else lowest.size - 2  # index of the last position that may be drafted
+    stops = np.arange(increment - 1, lowest.size, increment) if lowest.size else np.zeros(0, np.int64)
+    if may_complete and lowest.size % increment:
+        stops = np.append(stops, lowest.size - 1)  # the draft that completes the block may be a shorter one
+    return lowest[stops[stops <= last][:depth]]

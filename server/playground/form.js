@@ -136,7 +136,7 @@ function control(knob, id) {
       return make("input", { id, type: "checkbox" });
     case "lines":
       return make("textarea", { id, rows: 2, spellcheck: false });
-    case "increment":
+    case "wordy":
       return make("input", { id, type: "text", placeholder: "server’s own", autocomplete: "off" });
     default: {
       const field = make("input", { id, type: "number", step: knob.step ?? 1, placeholder: "server’s own" });

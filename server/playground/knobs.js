@@ -81,10 +81,18 @@ export const DECODER_KNOBS = [
     help: "Rows that each decide one position more.",
   },
   { name: "block_length", kind: "int", min: 1, max: 1024, help: "Positions denoised together." },
-  { name: "draft_depth", kind: "int", min: 0, max: 32, help: "Drafted states per step; 0 is the policy alone." },
+  {
+    name: "draft_depth",
+    kind: "wordy",
+    word: "auto",
+    min: 0,
+    max: 32,
+    help: "Drafted states per step; 0 is the policy alone, the word auto chooses for every forward.",
+  },
   {
     name: "draft_increment",
-    kind: "increment",
+    kind: "wordy",
+    word: "policy",
     min: 1,
     max: 1024,
     help: "Positions each draft adds, or the word policy.",
@@ -138,8 +146,8 @@ export function parseKnob(knob, text) {
       return true;
     case "lines":
       return text.split("\n").filter((line) => line !== "");
-    case "increment":
-      return text.trim() === "policy" ? "policy" : inRange(knob, text, true);
+    case "wordy":
+      return text.trim() === knob.word ? knob.word : inRange(knob, text, true);
     case "int":
       return inRange(knob, text, true);
     default:
@@ -149,7 +157,7 @@ export function parseKnob(knob, text) {
 
 /** "0 to 1", as it stands beside the control. */
 export function rangeText(knob) {
-  if (knob.kind === "increment") return `${knob.min} to ${knob.max}, or policy`;
+  if (knob.word) return `${knob.min} to ${knob.max}, or ${knob.word}`;
   if (knob.max === undefined) return "";
   return `${shown(knob.min)} to ${shown(knob.max)}`;
 }
@@ -158,7 +166,7 @@ function inRange(knob, text, isWhole) {
   const value = Number(text);
   const what = isWhole ? "a whole number" : "a number";
   if (!Number.isFinite(value) || (isWhole && !Number.isInteger(value)) || value < knob.min || value > knob.max) {
-    const other = knob.kind === "increment" ? ", or the word policy" : "";
+    const other = knob.word ? `, or the word ${knob.word}` : "";
     throw new Error(`${knob.name} must be ${what} between ${shown(knob.min)} and ${shown(knob.max)}${other}; it is ${text}`);
   }
   return value;

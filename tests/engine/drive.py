@@ -79,6 +79,7 @@ def decoders(
     caches: tuple[str, ...] = BIDIRECTIONAL_CACHES,
     acceptances: tuple[str, ...] = ACCEPTANCE_NAMES,
     block_length: int | None = None,
+    has_auto_depth: bool = False,
 ) -> DecoderConfig:
     return DecoderConfig(
         policy=draw(st.sampled_from(policies)),
@@ -90,7 +91,7 @@ def decoders(
         window=draw(st.integers(0, 4)),
         branches=draw(st.integers(1, 6)),
         block_length=block_length or draw(st.sampled_from([1, 3, 4, 8])),
-        draft_depth=draw(st.integers(0, 7)),
+        draft_depth="auto" if has_auto_depth and draw(st.booleans()) else draw(st.integers(0, 7)),
         draft_increment=draw(st.sampled_from([1, 1, 2, 3, "policy"])),
         acceptance=draw(st.sampled_from(acceptances)),
         cache=draw(st.sampled_from(caches)),

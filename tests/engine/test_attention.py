@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from psd_core.batch import build_batch
+from psd_core.batch import attention_bias, build_batch, hidden_keys
 from psd_core.block import BlockState
 from psd_core.config import DecoderConfig
 from psd_core.kvcache.modes import Window
@@ -29,6 +29,7 @@ SHAPES: list[list[Shape]] = [
     [(3, 8, 12, 12, True, None, None)],  # context to the left only
     [(1, 8, 8, 8, True, 4, None)],  # a finished block and the next one
     [(3, 5, 11, 12, True, 4, None)],  # one position left of the block
+    [(3, 4, 12, 12, True, 4, None)],
     [(2, 12, 0, 0, False, None, None), (1, 12, 0, 0, False, None, None), (2, 9, 0, 0, False, None, None)],
     [(2, 12, 0, 0, False, 4, None), (1, 12, 0, 0, False, None, None), (1, 12, 0, 0, False, None, None)],
     [(3, 4, 16, 20, True, None, None), (1, 30, 0, 0, True, None, None), (2, 7, 0, 0, False, None, None)],
@@ -37,6 +38,17 @@ SHAPES: list[list[Shape]] = [
     [(3, 5, 11, 12, True, None, 12)],
     [(2, 12, 0, 0, False, None, 7), (1, 12, 0, 0, False, None, 9), (1, 12, 0, 0, False, 4, None)],
 ]
+
+
+@pytest.mark.parametrize("shape", [one for shapes in SHAPES for one in shapes])
+def test_the_bias_hides_what_its_plain_twin_says(shape: Shape) -> None:
+    rows, width, start, context_stop, cached, *causality = shape
+    given = (rows, width, start, context_stop, *causality) if cached else (1, width, start, 0, *causality)
+    hidden = torch.from_numpy(hidden_keys(*given))
+    bias = attention_bias(*given, torch.float32, torch.device("cpu"))
+    expected = torch.zeros(hidden.shape).masked_fill(hidden, -torch.inf)
+    assert torch.equal(torch.zeros(hidden.shape) if bias is None else bias, expected)
+    assert (bias is None) == (not hidden.any())
 
 
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 4])

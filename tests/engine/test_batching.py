@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from psd_core.config import DecoderConfig, EngineConfig
 from psd_core.request import Request
-from tests.engine.drive import Driver, requests, run_alone
+from tests.engine.drive import Driver, decoders, requests, run_alone
 from tests.engine.tiny import tiny_model
 
 
@@ -28,7 +28,7 @@ def test_churn_gives_every_request_its_batch_of_one_tokens(data: st.DataObject) 
     added: list[Request] = []
     cancelled: set[str] = set()
     for index in range(data.draw(st.integers(2, 8))):
-        request = data.draw(requests(request_id=f"r{index}"))
+        request = data.draw(requests(f"r{index}", decoder=decoders(has_auto_depth=True)))
         added.append(request)
         driver.add(request)
         for _ in range(data.draw(st.integers(0, 3))):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psd_core.config import POLICY_NAMES
+from psd_core.config import POLICY_NAMES, DraftDepth
 from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES
 from psd_core.request import Request
 from tests.engine.drive import decoders, requests, run_alone
@@ -23,12 +23,13 @@ def test_exact_equals_the_naive_policy_with_no_more_forwards(policy: str, cache:
     exact = decoders(policies=(policy,), caches=(cache,), acceptances=("exact",), block_length=block_length)
 
     @settings(max_examples=40, deadline=None)
-    @given(request=requests(decoder=exact), depth=st.integers(1, 7), seed=st.integers(0, 40))
-    def check(request: Request, depth: int, seed: int) -> None:
+    @given(request=requests(decoder=exact), depth=st.sampled_from([1, 2, 3, 5, 7, "auto"]), seed=st.integers(0, 40))
+    def check(request: Request, depth: DraftDepth, seed: int) -> None:
         spec = tiny_spec(1 + seed % 2, seed % 3 == 0, is_shifted=seed % 4 == 1, block_length=block_length)
         model = tiny_model(seed, spec)
         expected = naive_decode(model, request)
-        for draft_depth in (0, depth):
+        depths: tuple[DraftDepth, ...] = (0, depth)
+        for draft_depth in depths:
             decoder = replace(request.decoder, draft_depth=draft_depth)
             outcome, finished = run_alone(model, replace(request, decoder=decoder))
             assert outcome.token_ids == expected.token_ids

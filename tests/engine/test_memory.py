@@ -126,3 +126,28 @@ def test_no_fault_and_no_neighbour_changes_a_requests_tokens(data: st.DataObject
             assert outcome.token_ids == alone.token_ids[: len(outcome.token_ids)]
         else:
             assert (outcome.token_ids, outcome.finished.reason) == (alone.token_ids, finished.reason)
+
+
+class CountingDecoder(DiffusionDecoder):
+    """Counts the positions that are projected to the vocabulary."""
+
+    def project(self, hidden: Tensor) -> Tensor:
+        self.projected.append(hidden.shape[0])
+        return super().project(hidden)
+
+
+def test_only_undecided_positions_are_projected_and_never_more_at_once_than_allowed() -> None:
+    """However many requests share a forward, the logits' memory has a bound."""
+    plain = tiny_model(2)
+    model = CountingDecoder(plain.spec, torch.float32, torch.device("cpu"))
+    model.load_state_dict(plain.state_dict())
+    model.projected = []  # type: ignore[assignment]  # the counter of this test
+    driver = Driver(model.eval(), EngineConfig(max_num_batched_tokens=4096, max_logit_rows=20))
+    for index in range(9):
+        driver.add(Request(f"r{index}", (3 + index, 4), 8, GREEDY))
+    for undecided in range(8, 0, -1):
+        model.projected.clear()
+        driver.step()
+        assert sum(model.projected) == 9 * undecided
+        assert max(model.projected) <= 20
+    assert not driver.engine.has_work()

@@ -137,6 +137,7 @@ def test_what_cannot_be_served_is_refused_with_the_limit_and_the_value() -> None
         ({"block_length": 0}, "block_length must be between 1 and 1024, got 0"),
         ({"draft_depth": 33}, "draft_depth must be between 0 and 32, got 33"),
         ({"draft_depth": True}, "draft_depth must be an integer"),
+        ({"draft_depth": "deep"}, "draft_depth must be an integer or 'auto', got 'deep'"),
         ({"draft_increment": "all"}, "draft_increment must be an integer or 'policy'"),
         ({"k": 0}, "k must be between 1"),
     ],

@@ -81,11 +81,8 @@ def test_every_decoder_setting_has_a_control_with_the_engines_range(browser: Bro
             names = {"policy": POLICY_NAMES, "acceptance": ACCEPTANCE_NAMES, "cache": CACHE_NAMES}[field.name]
             assert tuple(values) == ("", *names)
             continue
-        low, high = (
-            (1, 1024)
-            if field.name == "draft_increment"
-            else (json.loads(str(control.get_attribute(end))) for end in ("min", "max"))
-        )
+        worded = {"draft_increment": (1, 1024), "draft_depth": (0, 32)}  # these take a word, too: no number controls
+        low, high = worded.get(field.name) or (json.loads(str(control.get_attribute(end))) for end in ("min", "max"))
         for value in (low, high):
             DecoderConfig(**{field.name: value})
         for value in (low - 1, high + 1):

@@ -49,9 +49,11 @@ class ServerProcess:
         """
         self._log_path = folder / f"server-{time.monotonic_ns()}.log"
         self._log = self._log_path.open("w")
+        # Measured otherwise: what is equal in float32 need not be in bfloat16, where the batch decides near ties.
+        dtype = () if "--dtype" in flags else ("--dtype", "float32")
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PSD_")}
         self.process = subprocess.Popen(
-            [*SERVE, "--port", "0", "--model", str(model), "--served-model-name", name, *flags],
+            [*SERVE, "--port", "0", "--model", str(model), "--served-model-name", name, *dtype, *flags],
             stdout=self._log,
             stderr=subprocess.STDOUT,
             env=environment | {"OMP_NUM_THREADS": "1"} | dict(variables or {}),

@@ -114,6 +114,7 @@ def test_absent_seeds_differ(server: ServerProcess) -> None:
     "psd",
     [
         {"policy": "greedy", "draft_depth": 0},
+        {"policy": "greedy", "draft_depth": "auto"},
         {"policy": "topk", "k": 4, "draft_depth": 5, "draft_increment": "policy", "acceptance": "subset"},
         {"policy": "threshold", "threshold": 0.5, "block_length": 8, "acceptance": "token"},
         {"cache": "dual", "block_length": 16, "canvas_blocks": 1},

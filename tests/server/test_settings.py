@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from psd_core.admission import Limits
 from psd_core.errors import ConfigError
+from server.cores import usable_cores
 from server.settings import fit_decoder, resolve
 
 
@@ -31,7 +33,8 @@ def test_repeated_flags_and_comma_lists_are_the_same() -> None:
         ("port", "70000", ("--port", "65535", "70000")),
         ("threshold", "nan", ("--threshold", "between 0 and 1", "nan")),
         ("policy", "fastest", ("--policy", "greedy", "fastest")),
-        ("draft_increment", "0", ("--draft-increment", "between 1", "0")),
+        ("draft_increment", "0", ("--draft-increment", "between 1", "policy", "0")),
+        ("draft_depth", "deep", ("--draft-depth", "between 0 and 32", "auto", "deep")),
         ("device", "tpu", ("--device", "cuda:N", "tpu")),
         ("ssl_keyfile", "k.pem", ("--ssl-certfile",)),
     ],
@@ -45,6 +48,23 @@ def test_a_wrong_value_names_flag_limit_and_value(flag: str, value: str, words: 
 def test_a_wrong_variable_is_named() -> None:
     with pytest.raises(ConfigError, match="PSD_MAX_NUM_SEQS"):
         resolve({}, {"PSD_MAX_NUM_SEQS": "many"})
+
+
+def test_threads_are_the_cores_shared_unless_somebody_said_otherwise() -> None:
+    cores = usable_cores()
+    assert resolve({}, {}).model.threads == cores
+    assert resolve({"replicas": ["64"]}, {}).model.threads == max(1, cores // 64)
+    assert resolve({"threads": ["3"]}, {"OMP_NUM_THREADS": "5"}).model.threads == 3
+    assert resolve({}, {"OMP_NUM_THREADS": "5"}).model.threads == 0  # torch reads that by itself
+
+
+@pytest.mark.parametrize(("text", "most"), [("100000 100000", 1), ("150000 100000", 1), ("50000 100000", 1)])
+def test_a_containers_quota_bounds_the_cores(text: str, most: int, tmp_path: Path) -> None:
+    file = tmp_path / "cpu.max"
+    file.write_text(text)
+    assert usable_cores(file) == most
+    file.write_text("max 100000")
+    assert usable_cores(file) == usable_cores(tmp_path / "absent") == len(os.sched_getaffinity(0))
 
 
 def test_a_key_never_shows_in_messages_or_representations() -> None:

@@ -35,7 +35,9 @@ FIELDS: dict[str, object] = {
 
 def psd(*arguments: str, typed: str = "", key: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PSD_")}
-    environment |= {"OMP_NUM_THREADS": "1", "COLUMNS": "100"} | ({} if key is None else {"PSD_API_KEY": key})
+    environment |= {"OMP_NUM_THREADS": "1", "COLUMNS": "100", "PSD_DTYPE": "float32"} | (
+        {} if key is None else {"PSD_API_KEY": key}
+    )
     return subprocess.run(
         [sys.executable, "-m", "server.cli", *arguments],
         input=typed,

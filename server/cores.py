@@ -1,0 +1,20 @@
+"""How many processor cores this process may use: those it may run on, and what its control group allows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+CPU_MAX: Final = Path("/sys/fs/cgroup/cpu.max")
+
+
+def usable_cores(cpu_max: Path = CPU_MAX) -> int:
+    """At least 1. A quota of one and a half cores counts as one: threads that wait for each other gain nothing."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = cpu_max.read_text(encoding="utf-8").split()
+        allowed = cores if quota == "max" else int(quota) // int(period)
+    except (OSError, ValueError):
+        return cores
+    return max(1, min(cores, allowed))
