@@ -25,11 +25,11 @@ def add_terminal_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", help="server to ask, like http://localhost:8000; absent: load the model here")
     parser.add_argument("--watch", action="store_true", help="draw the canvas while it is decided")
     parser.add_argument("--system", help="system message of a chat")
-    parser.add_argument("--max-tokens", type=_checked(whole(1, 2**31)), help="longest answer, in tokens")
-    parser.add_argument("--min-tokens", type=_checked(whole(0, 2**31)), help="no end of text before so many tokens")
-    parser.add_argument("--temperature", type=_checked(number(0, 2)), help="0 takes the best token (default: 0)")
-    parser.add_argument("--top-p", type=_checked(number(0, 1)), help="sample from the likeliest share only")
-    parser.add_argument("--seed", type=_checked(whole(-(2**63), 2**63 - 1)), help="the same seed gives the same text")
+    parser.add_argument("--max-tokens", type=checked(whole(1, 2**31)), help="longest answer, in tokens")
+    parser.add_argument("--min-tokens", type=checked(whole(0, 2**31)), help="no end of text before so many tokens")
+    parser.add_argument("--temperature", type=checked(number(0, 2)), help="0 takes the best token (default: 0)")
+    parser.add_argument("--top-p", type=checked(number(0, 1)), help="sample from the likeliest share only")
+    parser.add_argument("--seed", type=checked(whole(-(2**63), 2**63 - 1)), help="the same seed gives the same text")
     parser.add_argument("--stop", action="append", help="text that ends the answer; may be repeated")
     parser.add_argument("--ignore-eos", action="store_true", help="go on behind the end of the text")
     add_flags(parser, SERVER_FLAGS)
@@ -52,7 +52,7 @@ def server_texts(given: argparse.Namespace) -> Mapping[str, list[str] | None]:
     return {flag.name: getattr(given, flag.name) for flag in SERVER_FLAGS}
 
 
-def _checked(parse: Parser) -> Callable[[str], object]:
+def checked(parse: Parser) -> Callable[[str], object]:
     """The parser with its limits in argparse's message."""
 
     def checked(text: str) -> object:
