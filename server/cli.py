@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from psd_core.errors import CheckpointError, ConfigError
+from server.bench.flags import DESCRIPTION as BENCH
+from server.bench.flags import add_bench_flags
 from server.checkpoints import cached_source, check_source
 from server.evaluation.flags import add_calibrate_flags, add_eval_flags
 from server.flags import DTYPES
@@ -68,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     inspect.add_argument("--dtype", choices=DTYPES, default="auto", help="as for psd serve")
     inspect.add_argument("--device", default="auto", help="as for psd serve")
     inspect.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="as for psd serve")
+    bench = commands.add_parser("bench", help="measure a server that speaks OpenAI's API", description=BENCH)
+    add_bench_flags(bench)
     given = parser.parse_args(arguments)
     match given.command:
         case "serve":
@@ -91,6 +95,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         case "inspect":
             return _inspect(given.path, given.tokenizer, given.dtype, given.device, given.tensor_parallel_size)
+        case "bench":
+            from server.bench.command import bench as measure  # numpy, httpx and the plot's library
+
+            return measure(given)
         case _:
             raise AssertionError(given.command)
 
