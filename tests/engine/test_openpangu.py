@@ -121,17 +121,16 @@ def test_the_twin_is_llama_with_biases_as_transformers_has_it(checkpoint: Path, 
         torch.testing.assert_close(twin_logits(tensors, token_ids, int(start)), logits, atol=5e-5, rtol=0)
 
 
-@pytest.mark.parametrize("cache", CAUSAL_CACHES)
-@pytest.mark.parametrize("num_prompt", [1, 7, 8, 11])
+@pytest.mark.parametrize("num_prompt", [1, 8, 11])
 @pytest.mark.parametrize("rule", RULES)
 def test_the_authors_rules_are_policies_here(
-    model: DiffusionDecoder, tensors: Tensors, rule: str, num_prompt: int, cache: str
+    model: DiffusionDecoder, tensors: Tensors, rule: str, num_prompt: int
 ) -> None:
     """Token for token and forward for forward; they also write the last block to their cache, for nobody."""
     order, threshold, settings = RULES[rule]
     prompt = PROMPT[:num_prompt]
     expected, forwards = authors_loop(tensors, prompt, 3 * BLOCK, order, threshold, 1, MASK, None)
-    for depth in (0, 3):
+    for depth, cache in ((0, "none"), (0, "causal"), (3, "causal")):
         decoder = DecoderConfig(block_length=BLOCK, cache=cache, draft_depth=depth, **settings)  # type: ignore[arg-type]
         outcome, end = run_alone(model, Request("r", tuple(prompt), 3 * BLOCK, decoder))
         assert outcome.token_ids == expected
@@ -262,7 +261,7 @@ def test_rotary_tables_may_be_missing_or_rounded(tmp_path: Path, model: Diffusio
         ({"layer_types": ["sliding_attention", "full_attention"]}, r"layer_types = \['sliding_attention'"),
         ({"rotary_percent": 0.25}, "rotary_percent = 0.25 is not supported, only 1.0"),
         ({"mask_token_id": 2}, "token id 2 is the mask and also ends a text"),
-        ({"_name_or_path": None}, "only its name tells a diffusion model from them: rename the folder so that"),
+        ({"_name_or_path": None}, "only its name tells a diffusion model from them: if it is one"),
     ],
 )
 def test_relatives_with_other_layers_are_refused(tmp_path: Path, values: dict[str, object], message: str) -> None:
