@@ -76,8 +76,9 @@ export function refill(run, { all, from, to }, settings) {
 
 /** Why this run's answer cannot be filled again; null if it can. */
 export function hindrance(run) {
-  if (!run?.parts.join("")) return "There is no answer yet.";
+  if (!run) return "There is no answer yet.";
   if (!run.path.endsWith("/v1/completions")) return "Chats take no suffix: only the answer of a completion can be filled again.";
+  if (!run.parts.join("")) return "The answer is empty.";
   if (typeof run.body.prompt !== "string") return "The prompt of this run is no text.";
   if (run.fault || run.numTokens === null) return "The answer is not complete.";
   return null;

@@ -121,14 +121,16 @@ def _cell(state: CanvasState, position: int) -> Text:
     if cell is None:
         if guess is None or not guess.text:
             return Text("·", EMPTY)
-        return Text(_shown(guess.text), guess_style(guess.confidence, guess.is_rejected))
+        return Text(_shown(guess.text), guess_style(guess.confidence, is_rejected=guess.is_rejected))
     if state.end is not None and position >= state.end:
         return Text(_shown(cell.text), BEHIND)
     is_fresh = state.end is None and cell.forward == state.forwards
-    style = decided_style(cell.kind, cell.depth, cell.confidence, is_fresh)
+    style = decided_style(cell.kind, cell.depth, cell.confidence, is_fresh=is_fresh)
     shown = Text(_shown(cell.text), style)
     if cell.depth:
-        shown.append(str(cell.depth).translate(SUPERSCRIPTS), decided_style("draft", cell.depth, 1.0, is_fresh))
+        shown.append(
+            str(cell.depth).translate(SUPERSCRIPTS), decided_style("draft", cell.depth, 1.0, is_fresh=is_fresh)
+        )
     return shown
 
 
@@ -146,7 +148,7 @@ def _bars(state: CanvasState) -> Text:
 def _legend() -> Text:
     drafts = Text("draft").append_text(
         Text().join(
-            Text(str(depth).translate(SUPERSCRIPTS), decided_style("draft", depth, 1.0, False)) for depth in range(1, 5)
+            Text(str(depth).translate(SUPERSCRIPTS), decided_style("draft", depth, 1.0)) for depth in range(1, 5)
         )
     )
     drafts.stylize(KINDS["draft"], 0, len("draft"))
@@ -155,9 +157,9 @@ def _legend() -> Text:
             Text("policy", KINDS["policy"]),
             drafts,
             Text("refresh", KINDS["refresh"]),
-            Text("unsure", decided_style("policy", 0, 0.0, False)),
-            Text("undecided", guess_style(LOW_CONFIDENCE, False)),
-            Text("draft dropped", guess_style(LOW_CONFIDENCE, True)),
+            Text("unsure", decided_style("policy", 0, 0.0)),
+            Text("undecided", guess_style(LOW_CONFIDENCE)),
+            Text("draft dropped", guess_style(LOW_CONFIDENCE, is_rejected=True)),
             Text("behind the end", BEHIND),
         ]
     )

@@ -92,7 +92,7 @@ class Screen:
                 if state.take(chunk):
                     live.update(draw(state))
             if state.length:
-                state.finish(record.answer.num_tokens or len(state.cells))
+                state.finish(record.answer.num_tokens or state.length)
                 live.update(draw(state))
         self._out.print()
         self._out.print(Text(harmless(record.answer.text)))

@@ -26,7 +26,7 @@ LEVELS: Final = 5  # of fading: more cannot be told apart
 LOW_CONFIDENCE: Final = 0.5
 
 
-def decided_style(kind: str, depth: int, confidence: float, is_fresh: bool) -> str:
+def decided_style(kind: str, depth: int, confidence: float, *, is_fresh: bool = False) -> str:
     """Of a decided token. confidence 1 is the full colour, 0 is grey."""
     base = {"policy": POLICY, "refresh": REFRESH}.get(kind) or DRAFTS[min(depth, len(DRAFTS)) - 1]
     colour = _mixed(GREY, base, round(confidence * (LEVELS - 1)) / (LEVELS - 1))
@@ -35,7 +35,7 @@ def decided_style(kind: str, depth: int, confidence: float, is_fresh: bool) -> s
     return _hex(colour) + form + unsure + (" reverse" if is_fresh else "")
 
 
-def guess_style(confidence: float, is_rejected: bool) -> str:
+def guess_style(confidence: float, *, is_rejected: bool = False) -> str:
     """Of a candidate at an undecided position: the surer, the brighter."""
     colour = _mixed(DIM, GREY, round(confidence * (LEVELS - 1)) / (LEVELS - 1))
     return _hex(colour) + (" underline" if is_rejected else "")

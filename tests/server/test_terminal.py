@@ -141,13 +141,13 @@ def test_the_canvas_of_a_stream_holds_every_token(server: ServerProcess) -> None
 
 
 def test_shades_deepen_with_depth_and_fade_with_doubt() -> None:
-    drafts = [decided_style("draft", depth, 1.0, False) for depth in (1, 2, 3, 4)]
+    drafts = [decided_style("draft", depth, 1.0) for depth in (1, 2, 3, 4)]
     assert len(set(drafts)) == 4
-    assert decided_style("draft", 9, 1.0, False) == drafts[-1]
-    faded = [decided_style("policy", 0, confidence, False) for confidence in (1.0, 0.7, 0.4, 0.1)]
+    assert decided_style("draft", 9, 1.0) == drafts[-1]
+    faded = [decided_style("policy", 0, confidence) for confidence in (1.0, 0.7, 0.4, 0.1)]
     assert len(set(faded)) == 4
     assert ["italic" in style for style in faded] == [False, False, True, True]
-    assert guess_style(0.9, False) != guess_style(0.1, False) != guess_style(0.1, True)
+    assert guess_style(0.9) != guess_style(0.1) != guess_style(0.1, is_rejected=True)
 
 
 def test_what_is_decided_behind_the_end_is_faint_and_the_latest_tokens_stand_out() -> None:
@@ -163,7 +163,7 @@ def test_what_is_decided_behind_the_end_is_faint_and_the_latest_tokens_stand_out
     assert "\x1b" not in "".join(running)
     state.finish(1)
     over = _styles(state)
-    assert over["a"] == decided_style("policy", 0, 0.9, False)
+    assert over["a"] == decided_style("policy", 0, 0.9)
     assert over["b"] == BEHIND
 
 
