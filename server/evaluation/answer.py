@@ -44,6 +44,7 @@ class Reply:
 class Answer:
     """A reply in its place.
 
+    problem      key of the problem
     at_seconds   decoding time of the cell until this answer was complete, over all sessions of the run
     """
 

@@ -76,7 +76,7 @@ class _Calibration:
         return judge_points(results, self._summaries(results), self.min_agreement)
 
     def _results(self, cell: Cell) -> Results:
-        answers = [self.journal.answers[cell.name][problem.problem_id] for problem in self.problems]
+        answers = [self.journal.answers[cell.name][problem.key] for problem in self.problems]
         verdicts = None
         if not any(isinstance(problem.check, NoCheck) for problem in self.problems):
             texts = [answer.reply.text for answer in answers]
@@ -101,7 +101,7 @@ def _calibrate(given: argparse.Namespace) -> int:
         else:  # their answers are compared with greedy's instead
             problems = [Problem(one.problem_id, one.task, one.prompt, NoCheck()) for one in problems]
     source = make_source(given, settings, given.batch or 1)
-    facts = run_settings(source, ask, [given.prompts], problems)
+    facts = run_settings(source, ask)
     with (
         tempfile.TemporaryDirectory(prefix="psd-calibrate-") as folder,
         Journal(Path(folder) / "journal.jsonl", facts) as journal,
@@ -158,7 +158,7 @@ def _comments(chosen: Point, points: Sequence[Point], facts: dict[str, object]) 
         f"{chosen.summary.name}: {chosen.summary.tokens_per_second:.1f} tokens per second, {chosen.summary.tpf:.2f} "
         f"tokens per forward; greedy: {greedy.summary.tokens_per_second:.1f} and {greedy.summary.tpf:.2f}. "
         f"Agreement with greedy {chosen.agreement:.3f}.",
-        f"Measured with {run}.",
+        f"Measured over {chosen.summary.num_problems} prompts with {run}.",
         f"{machine}.",
     ]
 

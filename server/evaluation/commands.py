@@ -69,7 +69,7 @@ def _evaluate(given: argparse.Namespace, folder: Path) -> int:
         for name in ("journal.jsonl", "grades.jsonl"):
             (folder / name).unlink(missing_ok=True)
     source = make_source(given, settings, given.batch or BATCH)
-    fixed = run_settings(source, ask, tasks, prepared.problems)
+    fixed = run_settings(source, ask)
     plan = Plan(prepared.problems, prepared.cells, ask)
     with Journal(folder / "journal.jsonl", fixed) as journal, Board() as board:
         for note in prepared.notes:
@@ -78,7 +78,7 @@ def _evaluate(given: argparse.Namespace, folder: Path) -> int:
         grades = Grades(folder / "grades.jsonl", given.extract, prepared.sandbox)
         results = _judge(plan, journal, grades, board)
     run = RunResults(
-        settings=fixed,
+        settings=fixed | {"tasks": list(tasks), "problems": len(prepared.problems), "seed": given.seed},
         machine=describe_machine(),
         command=_command(sys.argv[1:]),
         baseline=prepared.baseline,
@@ -114,7 +114,7 @@ def _judge(plan: Plan, journal: Journal, grades: Grades, board: Board) -> list[R
     board.begin("judging", len(plan.cells) * len(plan.problems))
     results = []
     for cell in plan.cells:
-        answers = [journal.answers[cell.name][problem.problem_id] for problem in plan.problems]
+        answers = [journal.answers[cell.name][problem.key] for problem in plan.problems]
         texts = [answer.reply.text for answer in answers]
         verdicts = grades.judge(zip(plan.problems, texts, strict=True), board.advance)
         results.append(Results(cell, answers, verdicts, journal.seconds(cell.name)))

@@ -32,7 +32,7 @@ FORMATS: Final = (
     "prompt and asserts"
 )
 _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
-_NAME: Final = ("task_id", "id", "name")
+_NAME: Final = ("task_id", "id")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ COLORS: Final = (
     "#3b82f6", "#e0592a", "#2aa876", "#b45ad1", "#c98a00", "#d6457f", "#1f9fb5", "#7a8f1e", "#8d6be8", "#a8714a",
 )  # fmt: skip  # a palette
 MARKERS: Final = "osD^vPX*<>"
-STYLE: Final = {
+STYLE: Final[dict[Any, Any]] = {
     "axes.edgecolor": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "text.color": INK, "xtick.color": INK,
     "ytick.color": INK, "grid.color": INK, "grid.alpha": 0.25, "axes.grid": True, "axes.axisbelow": True,
     "axes.facecolor": "none", "figure.facecolor": "none", "savefig.transparent": True, "legend.frameon": False,
@@ -87,10 +87,11 @@ def depth(results: RunResults) -> Figure | None:
     figure, axes = _many(8.4, 3.8, 2, 1)
     for index, (series, points) in enumerate(lines.items()):
         depths = [depth for depth, _ in points]
-        style = {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)], "markersize": 4}
-        axes[0].plot(depths, [one.tpf for _, one in points], label=series, **style)
+        color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
+        axes[0].plot(depths, [one.tpf for _, one in points], color=color, marker=marker, markersize=4, label=series)
         scored = [(depth, one.accuracy_of_all) for depth, one in points if one.accuracy_of_all is not None]
-        axes[1].plot([depth for depth, _ in scored], [100 * share for _, share in scored], **style)
+        shares = [100 * share for _, share in scored]
+        axes[1].plot([depth for depth, _ in scored], shares, color=color, marker=marker, markersize=4)
     for one, label in zip(axes, ("tokens per forward", "accuracy, %"), strict=True):
         one.set_xlabel("draft depth D")
         one.set_ylabel(label)
@@ -179,7 +180,7 @@ def progress(results: RunResults) -> Figure | None:
     chosen = [
         summary
         for summary in results.summaries
-        if summary.settings.get("draft_depth") == PAPER_DEPTH and sum(summary.temporal_deciles)
+        if summary.settings.get("draft_depth") == PAPER_DEPTH and sum(summary.temporal_deciles) > 0
     ][:6]
     if not chosen:
         return None
@@ -188,7 +189,10 @@ def progress(results: RunResults) -> Figure | None:
     figure, grid = _many(3.0 * columns, 2.6 * rows, columns, rows)
     places = range(10)
     for axes, summary in zip(grid, chosen, strict=False):
-        totals = [max(1, sum(pair)) for pair in zip(summary.spatial_deciles, summary.temporal_deciles, strict=True)]
+        totals = [
+            max(1, ours + theirs)
+            for ours, theirs in zip(summary.spatial_deciles, summary.temporal_deciles, strict=True)
+        ]
         spatial = [count / total for count, total in zip(summary.spatial_deciles, totals, strict=True)]
         temporal = [count / total for count, total in zip(summary.temporal_deciles, totals, strict=True)]
         axes.bar(places, spatial, 0.9, color=COLORS[0], label="spatial: the policy")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +70,12 @@ class Problem:
     task: str
     prompt: str
     check: Check
+
+    @property
+    def key(self) -> str:
+        """What answers are kept under: another prompt of the same id is another problem."""
+        digest = hashlib.sha256(self.prompt.encode(errors="replace")).hexdigest()
+        return f"{self.problem_id}#{digest[:12]}"
 
     @property
     def runs_code(self) -> bool:

@@ -83,7 +83,7 @@ def ask_all(plan: Plan, source: Source, journal: Journal, board: Board) -> None:
     for cell in plan.cells:
         journal.begin(cell)
     missing = {
-        cell.name: [problem for problem in plan.problems if problem.problem_id not in journal.answers[cell.name]]
+        cell.name: [problem for problem in plan.problems if problem.key not in journal.answers[cell.name]]
         for cell in plan.cells
     }
     num_missing = sum(map(len, missing.values()))
@@ -110,15 +110,15 @@ def ask_all(plan: Plan, source: Source, journal: Journal, board: Board) -> None:
 def _warm_up(plan: Plan, source: Source) -> None:
     """A short answer that nobody keeps: what is set up at the first forward belongs to no cell."""
     body = plan.ask.body(source.model, plan.problems[0], plan.cells[0]) | {"max_tokens": WARM_UP_TOKENS}
-    for _ in source.replies(plan.ask.path, {plan.problems[0].problem_id: body}):
+    for _ in source.replies(plan.ask.path, {plan.problems[0].key: body}):
         pass
 
 
 def _ask(problems: Sequence[Problem], cell: Cell, ask: Ask, source: Source, journal: Journal, board: Board) -> None:
-    bodies = {problem.problem_id: ask.body(source.model, problem, cell) for problem in problems}
+    bodies = {problem.key: ask.body(source.model, problem, cell) for problem in problems}
     before = journal.seconds(cell.name)
     started = time.perf_counter()
     with closing(source.replies(ask.path, bodies)) as replies:
-        for problem_id, reply in replies:
-            journal.add(Answer(cell.name, problem_id, reply, before + time.perf_counter() - started))
+        for key, reply in replies:
+            journal.add(Answer(cell.name, key, reply, before + time.perf_counter() - started))
             board.advance()

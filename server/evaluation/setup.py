@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -74,11 +73,8 @@ def without_code(problems: Sequence[Problem], *, is_allowed: bool) -> tuple[list
     )
 
 
-def run_settings(source: Source, ask: Ask, tasks: Sequence[str], problems: Sequence[Problem]) -> JsonObject:
+def run_settings(source: Source, ask: Ask) -> JsonObject:
     """What must stay the same for answers to stand in one table."""
-    digest = hashlib.sha256()
-    for problem in problems:
-        digest.update(f"{problem.problem_id}\0{problem.prompt}\0{problem.check!r}\0".encode(errors="replace"))
     return {
         **source.facts,
         "form": ask.form,
@@ -86,7 +82,4 @@ def run_settings(source: Source, ask: Ask, tasks: Sequence[str], problems: Seque
         "stop": list(ask.stop) or None,
         "system": ask.system,
         "decoder": ask.decoder or None,
-        "tasks": list(tasks),
-        "problems": len(problems),
-        "digest": digest.hexdigest()[:16],
     }

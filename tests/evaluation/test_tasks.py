@@ -22,8 +22,12 @@ from server.evaluation.problem import (
 )
 from server.evaluation.tasks import Choice, load_problems, load_prompts
 
-HUMANEVAL: Record = {"task_id": "HE/0", "prompt": 'def one():\n    """1"""\n',
-                     "test": "def check(f):\n    assert f() == 1", "entry_point": "one"}  # fmt: skip
+HUMANEVAL: Record = {
+    "task_id": "HE/0",
+    "prompt": 'def one():\n    """1"""\n',
+    "test": "def check(f):\n    assert f() == 1",
+    "entry_point": "one",
+}
 MBPP: Record = {
     "task_id": 7,
     "text": "Write one.",

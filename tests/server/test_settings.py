@@ -116,3 +116,39 @@ def test_an_empty_key_variable_never_opens_the_server(value: str) -> None:
 def test_unreadable_tls_files_fail_at_start() -> None:
     with pytest.raises(ConfigError, match="--ssl-keyfile must be a readable file, got '/nowhere/key'"):
         resolve({"ssl_keyfile": ["/nowhere/key"], "ssl_certfile": ["/nowhere/cert"]}, {})
+
+
+def test_a_decoder_file_comes_before_the_defaults_and_after_everything_else(tmp_path: Path) -> None:
+    path = tmp_path / "decoder.toml"
+    path.write_text('policy = "localleap"\nthreshold = 0.8\ndraft_depth = 5\nblock_length = 16\n')
+    given = {"decoder_config": [str(path)], "draft_depth": ["1"]}
+    requests = resolve(given, {"PSD_THRESHOLD": "0.7"}).requests
+    decoder = requests.decoder
+    assert (decoder.policy, decoder.threshold, decoder.draft_depth, decoder.block_length) == ("localleap", 0.7, 1, 16)
+    assert requests.is_block_length_given
+    assert not requests.is_cache_given
+    path = tmp_path / "decoder.json"
+    path.write_text('{"draft_increment": "policy", "canvas_blocks": null}')
+    decoder = resolve({}, {"PSD_DECODER_CONFIG": str(path)}).requests.decoder
+    assert (decoder.draft_increment, decoder.canvas_blocks) == ("policy", None)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("threshold = 2", ("threshold must be a number between 0 and 1", "'2'")),
+        ("treshold = 0.9", ("treshold is not a decoder setting", "threshold")),
+        ("threshold = true", ("threshold must be a number or a text", "True")),
+        ("threshold = [0.9]", ("threshold must be a number or a text",)),
+        ("threshold", ("cannot be read",)),
+        ('acceptance = "token"\nedit_threshold = 0.9', ("--edit-threshold", "exact")),
+    ],
+)
+def test_a_wrong_decoder_file_is_named(tmp_path: Path, content: str, words: tuple[str, ...]) -> None:
+    path = tmp_path / "decoder.toml"
+    path.write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        resolve({"decoder_config": [str(path)]}, {})
+    assert all(word in str(caught.value) for word in words), caught.value
+    with pytest.raises(ConfigError, match="--decoder-config: must be a readable file"):
+        resolve({"decoder_config": [str(tmp_path / "none.toml")]}, {})
