@@ -170,7 +170,7 @@ class Admission:
         if isinstance(prompt, str):
             return prompt
         limit = self.facts.limits.vocab_size
-        return self.tokenizer.decode([token_id for token_id in prompt if 0 <= token_id < limit], skip_special=False)
+        return self.tokenizer.decode_part([token_id for token_id in prompt if 0 <= token_id < limit])
 
     def check_length(self, param: str, num_chars: int) -> None:
         """Refuse a text that cannot fit the context before any time is spent on tokenizing it."""

@@ -27,6 +27,8 @@ class Detokenizer:
     def push(self, token_id: int) -> str:
         """Text that the token completes; empty while a character is incomplete."""
         if token_id in self._skipped:
+            if not self._held:
+                self._context = [token_id]  # what follows it may be written differently
             return ""
         self._held.append(token_id)
         text = self._held_text()
@@ -46,4 +48,4 @@ class Detokenizer:
         return self._decode([*self._context, *self._held])[len(known) :]
 
     def _decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode_part(ids) if ids else ""  # those to skip never get here
+        return self._tokenizer.decode_part(ids) if ids else ""

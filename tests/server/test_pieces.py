@@ -112,6 +112,8 @@ def test_an_answer_keeps_the_space_that_the_start_of_a_text_has_not(folder: Path
     assert "\ufffd" not in "".join(parts)
     assert tokenizer.decode(ids) == "the fox 😀 over"
     assert tokenizer.decode([*ids, 10**6]) == "the fox 😀 over"
+    prompt = Detokenizer(tokenizer)
+    assert "".join(map(prompt.push, tokenizer.encode_text("the fox"))) == "the fox"  # behind the start of a text
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +165,8 @@ def test_a_checkpoint_with_tokenizer_model_is_served(tmp_path: Path) -> None:
         assert echoed["text"] == "the quick fox" + choice["text"]
         assert echoed["logprobs"]["token_logprobs"][0] is None
         assert all(value < 0 for value in echoed["logprobs"]["token_logprobs"][1:])
-        assert "".join(echoed["logprobs"]["tokens"]).startswith("<s> the quick fox")
+        assert echoed["text"].startswith(joined := "".join(echoed["logprobs"]["tokens"]))
+        assert joined.startswith("the quick fox")
         refusals = [
             ({"suffix": "dogs"}, "suffix needs a model that sees what follows"),
             ({"psd": {"cache": "dual"}}, "cache must be one of none, causal"),
