@@ -91,10 +91,8 @@ def build_batch(plan: StepPlan, is_shifted: bool, dtype: torch.dtype, device: to
 def _segment(span: Span, start: int, dtype: torch.dtype, device: torch.device) -> Segment:
     num_rows, width = span.token_ids.shape
     window = span.window
-    shape = (
-        (1, width, window.start, 0) if span.slot_start is None else (num_rows, width, window.start, window.context_stop)
-    )
-    bias = attention_bias(*shape, span.causal_block, dtype, device)
+    rows, context_stop = (1, 0) if span.slot_start is None else (num_rows, window.context_stop)
+    bias = attention_bias(rows, width, window.start, context_stop, span.causal_block, dtype, device)
     return Segment(start, num_rows, width, window.start, span.slot_start, window.context_stop, span.causal_block, bias)
 
 
@@ -118,8 +116,8 @@ def attention_bias(
     bias = torch.zeros(num_tokens, context_stop + num_tokens, dtype=dtype, device=device)
     bias[:, stale] = -torch.inf
     if num_rows > 1:
-        own = bias[:, context_stop:].unflatten(1, (num_rows, width)).unflatten(0, (num_rows, width))
-        own.fill_(-torch.inf)  # [R, W, R, W]
+        own = bias[:, context_stop:].view(num_rows, width, num_rows, width)
+        own.fill_(-torch.inf)
         own.diagonal(dim1=0, dim2=2).zero_()
     return bias
 
