@@ -20,7 +20,7 @@ from psd_core.speculation.chances import Chances
 from psd_core.speculation.depth import Offer, choose_depths
 from psd_core.speculation.steptime import ONE_FORWARD, StepTimes, Work, forward_work, span_work
 
-FIRST_DEPTH: Final = 3  # until prices are known
+FIRST_DEPTHS: Final = (3, 1, 0, 2)  # in turn, until prices are known: they are learned from differences
 EXPLORING_SHARE: Final = 0.02  # of the time may go into drafts that only keep the measurements alive
 MAX_CREDIT_FORWARDS: Final = 16.0  # of the latest duration: what an idle explorer may save up
 MAX_DECODERS: Final = 64  # that chances are kept for; clients choose decoders, so their number must be bounded
@@ -43,7 +43,7 @@ class DepthController:
         weakest = [_weakest(share.sequence, share.most) for share in free]
         if not self.times.is_ready:
             for share, found in zip(free, weakest, strict=True):
-                share.most = min(FIRST_DEPTH, found.size)
+                share.most = min(FIRST_DEPTHS[self.times.num_observed % len(FIRST_DEPTHS)], found.size)
             return
         base = np.asarray(ONE_FORWARD)
         for share, counts in zip(shares, is_free, strict=True):
@@ -72,9 +72,9 @@ class DepthController:
             sequence.luck = sequence.luck.observe(num_held, float(chances.estimate(found).sum()))
             self._keep(decoder, chances.observe(found, decision.path))
             if span.explores:
-                rows, width, num_context, is_cached = _shape(span)
-                both = span_work(np.asarray([1, rows]), width, num_context, is_cached)
-                one, every = self.times.seconds(both)
+                num_rows, width, num_context, is_cached = _shape(span)
+                works = span_work(np.asarray([1, num_rows]), width, num_context, is_cached)
+                one, every = self.times.seconds(works)
                 self._credit_seconds -= float(every - one)
 
     def _offer(self, share: Share, weakest: FloatArray) -> Offer:

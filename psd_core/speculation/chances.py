@@ -45,7 +45,8 @@ class Chances:
         offered, held = self.offered[: weakest.size], self.held[: weakest.size]
         mean = (held.sum(axis=1) + GUESS_WEIGHT * guess) / (offered.sum(axis=1) + GUESS_WEIGHT)
         kind = _kinds(weakest)
-        result: FloatArray = (held[depth, kind] + GUESS_WEIGHT * mean) / (offered[depth, kind] + GUESS_WEIGHT)
+        found = (held[depth, kind] + GUESS_WEIGHT * mean) / (offered[depth, kind] + GUESS_WEIGHT)
+        result: FloatArray = found.astype(np.float32)
         return result
 
     def observe(self, weakest: FloatArray, path: Iterable[int]) -> Chances:

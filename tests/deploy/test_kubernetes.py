@@ -15,7 +15,7 @@ from cloudcoil.models.keda.v1alpha1 import ScaledObject
 from cloudcoil.models.prometheus_operator.v1 import PrometheusRule, ServiceMonitor
 
 from server.flags import FLAGS
-from server.replica import STOP_SECONDS
+from server.processes import STOP_SECONDS
 from server.run import LAST_FRAMES_SECONDS
 from server.settings import resolve
 from tests.deploy.prometheus import RULES

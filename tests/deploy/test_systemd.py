@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.replica import STOP_SECONDS
+from server.processes import STOP_SECONDS
 from server.run import LAST_FRAMES_SECONDS
 from server.tuning import DEFAULTS
 
