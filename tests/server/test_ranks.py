@@ -22,7 +22,7 @@ from tests.server.process import SLOW, ServerProcess, wait_until
 
 
 @pytest.fixture
-def server(random_model_path: Path, tmp_path: Path) -> Iterator[ServerProcess]:
+def ranks(random_model_path: Path, tmp_path: Path) -> Iterator[ServerProcess]:
     with ServerProcess(random_model_path, tmp_path, ["--tensor-parallel-size", "2"]) as process:
         yield process
 
@@ -35,18 +35,18 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_two_ranks_answer_as_one_and_die_together(server: ServerProcess, random_server: ServerProcess) -> None:
+def test_two_ranks_answer_as_one_and_die_together(ranks: ServerProcess, random_server: ServerProcess) -> None:
     for psd in ({"draft_depth": 3}, {"draft_depth": 0, "cache": "dual"}):
         body = {"prompt": [[9, 8, 7], [20, 21]], "max_tokens": 40, "ignore_eos": True, "psd": psd}
-        answers = [each.complete(**body).json() for each in (server, random_server)]
+        answers = [each.complete(**body).json() for each in (ranks, random_server)]
         texts = [[choice["text"] for choice in answer["choices"]] for answer in answers]
         assert texts[0] == texts[1]
-    assert "rank 1 of 2 holds" in server.log
+    assert "rank 1 of 2 holds" in ranks.log
 
-    old_pids = server.worker_pids()
+    old_pids = ranks.worker_pids()
     assert len(old_pids) == 2
     body = {"model": "tiny", "prompt": [9], "max_tokens": 400, "ignore_eos": True, "psd": SLOW, "stream": True}
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as stream:
+    with httpx.stream("POST", f"{ranks.url}/v1/completions", json=body, timeout=60) as stream:
         lines = stream.iter_lines()
         next(lines)
         os.kill(max(old_pids), signal.SIGKILL)  # rank 1: the later started
@@ -56,16 +56,16 @@ def test_two_ranks_answer_as_one_and_die_together(server: ServerProcess, random_
     assert error["code"] == "worker_died"
     assert "rank 1 killed by signal 9" in error["message"]
 
-    wait_until(server.is_ready, 120)
-    pids = server.worker_pids()
+    wait_until(ranks.is_ready, 120)
+    pids = ranks.worker_pids()
     assert len(pids) == 2
     assert not set(pids) & set(old_pids)
     assert not any(is_running(pid) for pid in old_pids)
-    assert server.complete(max_tokens=4).status_code == 200
+    assert ranks.complete(max_tokens=4).status_code == 200
 
     os.kill(max(pids), signal.SIGSTOP)  # a rank that hangs does not keep the server from ending
-    server.process.terminate()
-    assert server.process.wait(30) == 0
+    ranks.process.terminate()
+    assert ranks.process.wait(30) == 0
     assert not any(is_running(pid) for pid in pids)
 
 
