@@ -16,9 +16,7 @@ import json
 import os
 import platform
 import random
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,13 +28,12 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from benchmarks.mixture import Body, draw_requests, is_streamable
+from benchmarks.own_server import OwnServer, growth_of, watch_memory
+
 OVERLOAD = 3  # clients per sequence that the server takes, running and waiting together
 PROBE_SECONDS = 0.05  # between two looks at /health
-SAMPLE_SECONDS = 0.5  # between two looks at the memory
 ANSWER_SECONDS = 120.0  # after which an answer counts as lost
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-Body = dict[str, Any]
 
 BAD_BODIES: tuple[bytes, ...] = (
     b"",
@@ -86,88 +83,6 @@ class Result:
         self.counts[kind] += 1
         if len(self.faults) < 10:
             self.faults.append(f"{kind}: {text[:300]}")
-
-
-class OwnServer:
-    """`psd serve` on a free port, one thread for its forwards. A context manager."""
-
-    def __init__(self, model: str | None, flags: Sequence[str]) -> None:
-        given = [] if model is None else ["--model", model]
-        command = [sys.executable, "-m", "server.cli", "serve", "--port", "0", "--served-model-name", "soak"]
-        command += ["--dtype", "float32"]  # in bfloat16 the batch may decide near ties; given flags come later and win
-        self._log = tempfile.NamedTemporaryFile("w+", prefix="psd-soak-", suffix=".log")  # noqa: SIM115  # it lives as long as the server
-        self.process = subprocess.Popen(
-            [*command, *given, *flags],
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},  # batched and single rows then agree bit for bit
-            cwd=Path(__file__).parents[1],
-        )
-
-    def __enter__(self) -> OwnServer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._log.close()
-
-    @property
-    def log(self) -> str:
-        """What it wrote so far."""
-        return Path(self._log.name).read_text()
-
-    def wait_ready(self, seconds: float = 300.0) -> str:
-        """Its URL, once it would serve a request."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and self.process.poll() is None:
-            url = self.log.partition("listening on ")[2].partition(",")[0]
-            try:
-                if url and httpx.get(f"{url}/ready", timeout=10).status_code == 200:
-                    return url
-            except httpx.TransportError:
-                pass
-            time.sleep(0.1)
-        raise RuntimeError(f"the server did not become ready:\n{self.log}")
-
-    def memory(self) -> dict[str, int]:
-        """Resident bytes of the API process and of its workers."""
-        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
-        workers = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-        pids = {"api": self.process.pid} | {f"worker {index}": pid for index, pid in enumerate(sorted(workers))}
-        return {name: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES for name, pid in pids.items()}
-
-
-def draw_requests(chance: random.Random, num_requests: int) -> list[tuple[str, Body]]:
-    """Distinct requests of mixed sizes and decoders, deterministic each: sampled ones have a seed."""
-    drawn = []
-    for index in range(num_requests):
-        words = " ".join(
-            chance.choice(["sort", "7", "add", "write", "blue", "42"]) for _ in range(chance.randint(1, 20))
-        )
-        body: Body = {"model": "soak", "max_tokens": chance.choice([1, 5, 16, 40, 96]), "n": chance.choice([1, 1, 2])}
-        if chance.random() < 0.3:
-            body |= {"temperature": 0.9, "top_p": 0.9, "seed": index}
-        if chance.random() < 0.5:
-            body["ignore_eos"] = True
-        if chance.random() < 0.3:
-            body["stop"] = ["e", "\n"]
-        body["psd"] = {
-            "policy": chance.choice(["greedy", "topk", "threshold", "factor", "entropy", "margin", "localleap"]),
-            "draft_depth": chance.randint(0, 5),
-            "acceptance": chance.choice(["exact", "exact", "subset", "token"]),
-            "block_length": chance.choice([8, 16, 32]),
-            "cache": chance.choice(["none", "none", "prefix", "dual"]),
-        }
-        if index % 3 == 0:
-            drawn.append(("/v1/chat/completions", body | {"messages": [{"role": "user", "content": words}]}))
-        else:
-            drawn.append(("/v1/completions", body | {"prompt": words}))
-    return drawn
 
 
 async def ask_alone(client: httpx.AsyncClient, drawn: Sequence[tuple[str, Body]]) -> list[Case]:
@@ -233,7 +148,7 @@ class Traffic:
             await asyncio.sleep(chance.uniform(0.01, 0.2))  # a client in a hurry: Retry-After says a second
 
     async def _stream(self, chance: random.Random) -> None:
-        case = chance.choice(self._cases)
+        case = chance.choice([case for case in self._cases if is_streamable(case.body)])
         options = {"granularity": chance.choice(["block", "frontier"])}
         body = case.body | {"stream": True, "stream_options": options}
         texts = [""] * len(case.texts)
@@ -257,7 +172,7 @@ class Traffic:
     async def _leave(self, chance: random.Random) -> None:
         """Leave before, during or after the first chunks, streaming or not."""
         case = chance.choice(self._cases)
-        body = case.body | {"stream": chance.random() < 0.7}
+        body = case.body | {"stream": is_streamable(case.body) and chance.random() < 0.7}
         try:
             async with asyncio.timeout(chance.choice([0.001, 0.01, 0.05, 0.2])):
                 await self._client.post(case.path, json=body)
@@ -298,25 +213,6 @@ def probe_health(url: str, seconds: float) -> list[float]:
         time.sleep(PROBE_SECONDS)
     connection.close()
     return delays
-
-
-async def watch_memory(server: OwnServer, until: float, samples: list[dict[str, int]]) -> None:
-    """Sample until the time is over."""
-    while time.monotonic() < until:
-        samples.append(server.memory())
-        await asyncio.sleep(SAMPLE_SECONDS)
-
-
-def growth_of(samples: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """Mean of the last fifth ÷ mean of the second fifth - 1, per process; the first fifth is warming up."""
-    fifth = max(1, len(samples) // 5)
-    early, late = samples[fifth : 2 * fifth] or samples[:1], samples[-fifth:]
-    names = [name for name in late[-1] if all(name in sample for sample in (*early, *late))]
-    return {
-        name: (sum(sample[name] for sample in late) / len(late)) / (sum(sample[name] for sample in early) / len(early))
-        - 1.0
-        for name in names
-    }
 
 
 async def soak(server: OwnServer, url: str, seconds: float, num_clients: int, seed: int) -> Result:

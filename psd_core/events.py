@@ -77,7 +77,6 @@ class CanvasEvent:
 class Figures:
     """What one request cost.
 
-    generated_tokens   tokens up to and including the first stop id, cut at max_tokens
     discarded_tokens   decided tokens behind that end
     forwards           forwards the request took part in, refreshes included, scoring of its prompt not
     refresh_forwards   those that recomputed its cached context

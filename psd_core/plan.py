@@ -59,7 +59,7 @@ class Span:
     @property
     def num_drafted(self) -> int:
         """Positions that the deepest draft filled beyond the sequence's own state; none when scoring."""
-        return self.rows[0].num_masked - self.rows[-1].num_masked
+        return 0 if self.phase == "score" else self.rows[0].num_masked - self.rows[-1].num_masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,30 +130,78 @@ def make_span(share: Share, mask_id: int, is_shifted: bool) -> Span:
     )
 
 
-def make_scoring_span(sequence: Sequence, num_rows: int, mask_id: int) -> Span:
-    """A span that scores the next prompt tokens: one row per token, at most as many as are left.
+def scoring_window(sequence: Sequence, is_shifted: bool) -> Window:
+    """What the rows of the next scoring span compute: no more than the logits of the next prompt tokens depend on.
+
+    A block-causal model sees nothing behind a token's own block, and whatever lies before it can be cached. Any other
+    sees masks up to the prompt's end, or `canvas_blocks` of them behind the block; blocks count from the beginning.
+    """
+    stop = sequence.num_prompt
+    if sequence.scores_at_once:
+        return Window(0, stop, 0)
+    start = _scored_block(sequence)
+    look_ahead = 0 if sequence.has_grid else sequence.request.decoder.canvas_blocks
+    if look_ahead is not None:
+        stop = min(stop, start + (1 + look_ahead) * sequence.block_length)
+    if not scores_with_cache(sequence):
+        return Window(0, stop, 0)
+    first = max(0, start - int(is_shifted))
+    return Window(first, stop, first)
+
+
+def scoring_limit(sequence: Sequence, window: Window, num_slots: int) -> int:
+    """Rows that the next scoring span may have: one per token with this window, as far as `num_slots` hold them.
+
+    With a cache there is one more, in front: the tokens as they are, whose keys and values are the context of what
+    follows. It comes first, so its keys are written where they belong, and those of the other rows behind it.
+    """
+    if sequence.scores_at_once:
+        return 1
+    stop = sequence.num_prompt
+    if sequence.has_grid or sequence.request.decoder.canvas_blocks is not None:
+        stop = min(stop, _scored_block(sequence) + sequence.block_length)
+    num_rows = stop - sequence.num_scored
+    if not scores_with_cache(sequence):
+        return num_rows
+    return min(1 + num_rows, (num_slots - window.context_stop) // (window.stop - window.start))
+
+
+def make_scoring_span(sequence: Sequence, num_rows: int, mask_id: int, is_shifted: bool) -> Span:
+    """A span that scores the next prompt tokens, one row per token; `num_rows` is within `scoring_limit`.
 
     The row of position i shows the prompt up to i - 1 and masks behind. As a block state it has everything decided but
     position i: what is "decided" behind it is the mask itself. A context-causal model sees no token of a prompt from
     the ones before it, so one row, the prompt itself, scores all tokens.
     """
     prompt = np.asarray(sequence.request.prompt_ids, np.int64)
-    rows: list[BlockState] = []
+    window = scoring_window(sequence, is_shifted)
     if sequence.scores_at_once:
-        rows.append(BlockState(prompt, np.arange(prompt.size) < sequence.num_scored))
-        num_rows = 0
-    for position in range(sequence.num_scored, min(sequence.num_prompt, sequence.num_scored + num_rows)):
+        rows = [BlockState(prompt, np.arange(prompt.size) < sequence.num_scored)]
+        num_rows = 1
+    else:
+        rows = [BlockState(prompt, np.ones(prompt.size, np.bool_))] if scores_with_cache(sequence) else []
+    for position in range(sequence.num_scored, sequence.num_scored + num_rows - len(rows)):
         is_before = np.arange(prompt.size) < position
         rows.append(BlockState(np.where(is_before, prompt, mask_id), np.arange(prompt.size) != position))
     return Span(
         request=sequence.request,
         phase="score",
         rows=tuple(rows),
-        token_ids=np.stack([row.token_ids for row in rows]),
-        window=Window(0, sequence.num_prompt, 0),
+        token_ids=np.stack([row.token_ids[window.start : window.stop] for row in rows]),
+        window=window,
         block_start=0,
-        slot_start=None,
-        causal_block=sequence.block_length if sequence.attention == "block-causal" else None,
+        slot_start=sequence.slot_start if scores_with_cache(sequence) else None,
+        causal_block=sequence.block_length if sequence.has_grid else None,
         open_start=sequence.num_prompt if sequence.scores_at_once else None,
         is_first=sequence.first_forward_seconds is None,
     )
+
+
+def scores_with_cache(sequence: Sequence) -> bool:
+    """Whether the finished blocks of a prompt are cached while it is scored."""
+    return sequence.has_grid and sequence.request.decoder.cache == "causal"
+
+
+def _scored_block(sequence: Sequence) -> int:
+    """Start of the block that holds the next prompt token to score."""
+    return sequence.num_scored // sequence.block_length * sequence.block_length

@@ -17,11 +17,21 @@ from psd_core.decide import Decision
 from psd_core.depths import DepthController
 from psd_core.errors import RequestError
 from psd_core.events import CanvasEvent, EngineFinishReason, FinishedEvent, Occupancy, PromptEvent, TokensEvent
-from psd_core.kvcache.modes import Window
 from psd_core.kvcache.prefixes import PrefixCache, SlotCopy
 from psd_core.kvcache.slots import SlotAllocator
 from psd_core.models.spec import ModelSpec
-from psd_core.plan import Share, Span, StepPlan, draft_limit, make_scoring_span, make_span, next_window
+from psd_core.plan import (
+    Share,
+    Span,
+    StepPlan,
+    draft_limit,
+    make_scoring_span,
+    make_span,
+    next_window,
+    scores_with_cache,
+    scoring_limit,
+    scoring_window,
+)
 from psd_core.report import canvas_event, prompt_event, tokens_event
 from psd_core.request import Request
 from psd_core.sequence import Sequence
@@ -115,7 +125,7 @@ class Scheduler:
 
     def _span(self, share: Share) -> Span:
         if share.sequence.is_scoring:
-            return make_scoring_span(share.sequence, 1 + share.depth, self._mask_id)
+            return make_scoring_span(share.sequence, 1 + share.depth, self._mask_id, self._is_shifted)
         return make_span(share, self._mask_id, self._is_shifted)
 
     def _shares(self, budget: int) -> list[Share]:
@@ -143,11 +153,13 @@ class Scheduler:
     def _first_share(self, sequence: Sequence) -> Share:
         """The least that a sequence takes part with."""
         if sequence.is_scoring:
-            width = sequence.num_prompt
-            room = self._config.max_num_batched_tokens // SCORING_SHARES[len(self._running) > 1] // width
-            wanted = 1 if sequence.scores_at_once else width - sequence.num_scored
-            most = max(1, min(wanted, room)) - 1
-            return Share(sequence, Window(0, width, 0), is_cached=False, depth=0, most=most)
+            window = scoring_window(sequence, self._is_shifted)
+            room = self._config.max_num_batched_tokens // SCORING_SHARES[len(self._running) > 1]
+            slots = num_slots(sequence.request, sequence.has_grid)
+            num_rows = min(scoring_limit(sequence, window, slots), room // (window.stop - window.start))
+            is_cached = scores_with_cache(sequence)
+            depth = int(is_cached)  # the row in front scores nothing
+            return Share(sequence, window, is_cached, depth, most=max(depth, num_rows - 1))
         most = draft_limit(sequence)
         _, window = next_window(sequence, self._is_shifted)
         depth = 0 if sequence.request.decoder.may_shed else most
@@ -163,7 +175,7 @@ class Scheduler:
             sequence.last_scheduled_step = self._step
             _count(sequence, decision, started_seconds, now_seconds)
             if decision.span.phase == "score":
-                sequence.record_scores(decision.span.rows, decision.candidates)
+                self._record_scores(sequence, decision)
                 if sequence.is_scoring:
                     continue
                 outcome.prompts.append(prompt_event(sequence))
@@ -183,6 +195,15 @@ class Scheduler:
                 reason: EngineFinishReason = "length" if stop_id is None else "stop"
                 outcome.finished.append(self._finish(sequence, reason, stop_id, num_tokens, now_seconds))
         return outcome
+
+    def _record_scores(self, sequence: Sequence, decision: Decision) -> None:
+        if decision.span.slot_start is None:
+            sequence.record_scores(decision.span.rows, decision.candidates)
+            return
+        sequence.record_scores(decision.span.rows[1:], decision.candidates[1:])
+        # Of a shifted model the last prompt token is computed again: the first new one is read off it.
+        num_final = min(decision.span.window.stop, sequence.num_prompt - int(self._is_shifted))
+        sequence.num_cached = num_final // sequence.block_length * sequence.block_length
 
     def give_up(self, request_id: str, now_seconds: float) -> FinishedEvent:
         """End a running sequence for which the memory does not suffice even alone."""
@@ -215,8 +236,8 @@ class Scheduler:
 
     def _find_prefix(self, sequence: Sequence) -> tuple[int, int]:
         """(first slot, length) of what an earlier request left of this one's prompt."""
-        if self._prefixes is None or sequence.request.decoder.cache != "causal":
-            return 0, 0
+        if self._prefixes is None or sequence.request.decoder.cache != "causal" or sequence.is_scoring:
+            return 0, 0  # scoring computes every token of the prompt, and writes over what is kept behind
         # A shifted model reads the first new token off the last prompt token, which must then be computed.
         limit = sequence.num_prompt - int(self._is_shifted)
         return self._prefixes.find(sequence.token_ids, limit, sequence.request.cache_salt)

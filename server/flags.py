@@ -205,6 +205,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("max_waiting", whole(0, 1_000_000), DEFAULTS.max_waiting, "sequences queued beyond the running ones"),
     Flag("max_stop_strings", whole(0, 1024), DEFAULTS.max_stop_strings, "stop strings per request"),
     Flag("max_body_bytes", whole(1024, 2**30), DEFAULTS.max_body_bytes, "largest request body"),
+    Flag("max_connections", whole(1, 1_000_000), DEFAULTS.max_connections, "open at once; idle ones give way"),
     Flag("queue_timeout", number(0, 86_400), 0.0, "seconds a request may wait for its first forward; 0: any time"),
     Flag("request_timeout", number(0, 86_400), 0.0, "seconds until a request is given up; 0: never"),
     Flag("read_timeout", number(0.1, 3600), DEFAULTS.read_seconds, "seconds for a header, and for a body, to arrive"),

@@ -50,6 +50,7 @@ ERROR_CODES: Final = (
     "request_refused",
     "request_timeout",
     "shutting_down",
+    "too_many_connections",
     "unknown_field",
     "unknown_path",
     "unsupported_parameter",

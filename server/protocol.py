@@ -2,7 +2,8 @@
 
 Three things may keep a connection waiting on its client, and each has an end here: a header that does not arrive, a
 body that goes on after its answer, and an answer that nobody reads. A body that is waited for has its deadline in
-`server.body`. What is not HTTP is answered in our envelope.
+`server.body`; how many connections there may be is for `server.connections` to say. What is not HTTP is answered in our
+envelope.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from server.errors import ApiError, invalid, too_slow
+from server.connections import ConnectionLimit
+from server.errors import ApiError, invalid, too_slow, unavailable
 from server.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
@@ -59,15 +61,22 @@ class GuardedProtocol(H11Protocol):
     """Closes a connection whose client keeps it waiting. Owner of the connection's timers."""
 
     def __init__(
-        self, read_seconds: float, stall_seconds: float, on_error: Callable[[str], None], **given: Any
+        self,
+        read_seconds: float,
+        stall_seconds: float,
+        limit: ConnectionLimit,
+        on_error: Callable[[str], None],
+        **given: Any,
     ) -> None:
         """read_seconds: for a header to arrive. stall_seconds: for a client to read something of what was sent.
 
+        limit: shared by all connections of the server.
         on_error: told the code of every error answered here. given: uvicorn's own arguments.
         """
         super().__init__(**given)
         self._read_seconds = read_seconds
         self._stall_seconds = stall_seconds
+        self._limit = limit
         self._on_error = on_error
         self._read_timer = _Timer(self.loop)
         self._stall_timer = _Timer(self.loop)
@@ -76,7 +85,10 @@ class GuardedProtocol(H11Protocol):
         """Nothing is buffered beyond what the kernel takes: a client that stops reading is noticed at once."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=1, low=0)  # asyncio's TLS transport always pauses with high=0
-        self._expect_more()
+        if self._limit.enter(self):
+            self._expect_more()
+        else:
+            self._refuse(_too_many())
 
     def data_received(self, data: bytes) -> None:
         """A deadline starts with the first byte that is waited for, and further bytes do not move it."""
@@ -86,6 +98,18 @@ class GuardedProtocol(H11Protocol):
             self._expect_more()
         else:
             self._read_timer.cancel()
+        self._tell_limit()
+
+    def on_response_complete(self) -> None:
+        """The connection waits for its client's next request."""
+        super().on_response_complete()
+        self._tell_limit()
+
+    def give_way(self) -> None:
+        """End for the sake of a newcomer; whoever has not had an answer here is told why."""
+        if self.conn.our_state is h11.IDLE and self.cycle is None:
+            self._refuse(_too_many())
+        self.transport.abort()  # closing would wait for the client
 
     def pause_writing(self) -> None:
         """Something was sent that the kernel did not take."""
@@ -100,6 +124,7 @@ class GuardedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """No timer outlives the connection."""
         self._read_timer.cancel()
+        self._limit.leave(self)
         super().connection_lost(exc)
         self._stall_timer.cancel()
 
@@ -111,6 +136,10 @@ class GuardedProtocol(H11Protocol):
             self._refuse(ApiError(HEADER_TOO_LARGE, "header_too_large", message))
         else:
             self._refuse(invalid(None, "the request is not valid HTTP", "invalid_request"))
+
+    def _tell_limit(self) -> None:
+        """The server waits for the client until a request is here as a whole."""
+        self._limit.set_waiting(self, is_waiting=self.conn.their_state in (h11.IDLE, h11.SEND_BODY))
 
     def _expect_more(self) -> None:
         if not self._read_timer.is_set and not self.transport.is_closing():
@@ -151,12 +180,21 @@ class GuardedProtocol(H11Protocol):
                 (b"x-request-id", f"req-{secrets.token_hex(12)}".encode()),
                 (b"connection", b"close"),
             ]
+            headers += [
+                (name.lower().encode(), value.encode()) for name, value in error.headers.items() if name != "Connection"
+            ]
             for event in (h11.Response(status_code=error.status, headers=headers), h11.Data(body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
 
-def guarded_protocol(http: HttpSettings, on_error: Callable[[str], None]) -> Callable[..., GuardedProtocol]:
+def _too_many() -> ApiError:
+    return unavailable("too_many_connections", "the server has too many connections; try again soon")
+
+
+def guarded_protocol(
+    http: HttpSettings, limit: ConnectionLimit, on_error: Callable[[str], None]
+) -> Callable[..., GuardedProtocol]:
     """What uvicorn calls for every connection."""
 
     def make(
@@ -166,7 +204,7 @@ def guarded_protocol(http: HttpSettings, on_error: Callable[[str], None]) -> Cal
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> GuardedProtocol:
         return GuardedProtocol(
-            *(http.read_seconds, http.stall_seconds, on_error),
+            *(http.read_seconds, http.stall_seconds, limit, on_error),
             config=config,
             server_state=server_state,
             app_state=app_state,

@@ -22,6 +22,7 @@ from server.admission import Admission
 from server.app import create_app
 from server.banner import banner, print_banner
 from server.boot import Hooks
+from server.connections import ConnectionLimit, allow_open_files
 from server.errors import unavailable
 from server.protocol import MAX_HEADER_BYTES, guarded_protocol
 from server.settings import HttpSettings, Settings
@@ -133,9 +134,10 @@ def _url(http: HttpSettings, listener: socket.socket) -> str:
 
 def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     http = settings.http
+    limit = ConnectionLimit(allow_open_files(http.max_connections))
     return uvicorn.Config(
         app,
-        http=guarded_protocol(http, app_state(app).metrics.failed),  # type: ignore[arg-type]  # called like a class
+        http=guarded_protocol(http, limit, app_state(app).metrics.failed),  # type: ignore[arg-type]  # called like a class
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         ws="none",
         log_config=None,

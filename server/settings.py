@@ -65,6 +65,7 @@ class HttpSettings:
     is_metrics_open: bool = False
     has_playground: bool = True
     max_body_bytes: int = DEFAULTS.max_body_bytes
+    max_connections: int = DEFAULTS.max_connections
     ping_seconds: float = 0.0  # 0 sends no comments
     drain_seconds: float = DEFAULTS.drain_seconds
     max_key_seqs: int = 0  # open at once per key; 0 is no limit
@@ -228,6 +229,7 @@ def _build(values: Mapping[str, object]) -> Settings:
             is_metrics_open=cast(bool, values["open_metrics"]),
             has_playground=not cast(bool, values["no_playground"]),
             max_body_bytes=cast(int, values["max_body_bytes"]),
+            max_connections=cast(int, values["max_connections"]),
             ping_seconds=cast(float, values["ping_interval"]),
             drain_seconds=cast(float, values["drain_timeout"]),
             read_seconds=cast(float, values["read_timeout"]),

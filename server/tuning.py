@@ -15,6 +15,7 @@ class Defaults:
     max_waiting        sequences that may queue; beyond it a request is refused at once
     max_stop_strings   OpenAI allows 4, but evaluation tools send more
     max_body_bytes     far above any prompt that fits a context
+    max_connections    streams of all sequences that may run and queue, and as many connections that are kept alive
     read_seconds       a request's header and body come at once from any real client, over any real network
     stall_seconds      a client that reads nothing for so long is taken to be gone
     forward_seconds    no forward on a GPU takes so long; a large model on a CPU may
@@ -25,6 +26,7 @@ class Defaults:
     max_waiting: int = 256
     max_stop_strings: int = 16
     max_body_bytes: int = 4 * 1024 * 1024
+    max_connections: int = 4096
     read_seconds: float = 30.0
     stall_seconds: float = 30.0
     forward_seconds: float = 120.0

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -67,3 +71,52 @@ def test_everything_installed_for_the_project_is_pinned_and_is_that_version() ->
         if name not in pinned or pinned[name] != Version(version.public)
     ]
     assert not wrong
+
+
+@pytest.mark.skipif(
+    Path(sys.prefix).resolve() != (ROOT / ".venv").resolve(), reason="not the environment that scripts/setup makes"
+)
+def test_nothing_else_is_installed() -> None:
+    own = {"pip", "wheel", "psd-server"}
+    names = {canonicalize_name(found.metadata["Name"]) for found in distributions()}
+    extra = {name for name in names - own - pins().keys() if not name.startswith(UNPINNED)}
+    assert not extra, "neither pinned nor needed: pin them in constraints.txt or uninstall them"
+
+
+def test_pins_are_exact_sorted_and_come_from_the_index_alone() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert lines == sorted(lines, key=str.lower)
+    for line in lines:
+        requirement = Requirement(line)
+        assert requirement.url is None
+        assert requirement.marker is None
+        assert [pin.operator for pin in requirement.specifier] == ["=="], line
+        assert "*" not in line
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "words"),
+    [
+        ("exit 0", 0, "no known weakness"),
+        ('echo "torch 1 PYSEC-1" > "$file"; exit 1', 1, "PYSEC-1"),
+        ("echo ConnectionError >&2; exit 1", 0, "cannot reach its database"),
+    ],
+)
+def test_the_audit_tells_weaknesses_from_a_database_out_of_reach(
+    tmp_path: Path, said: str, status: int, words: str
+) -> None:
+    """A stand-in for pip-audit, which finds a weakness, finds none, or reaches nothing; and pytest is not run again."""
+    stand_ins = {
+        "pip-audit": f'while [ "$1" != --output ]; do shift; done; file="$2"; {said}',
+        "python": "exit 0",
+    }
+    for name, script in stand_ins.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    folder = tmp_path / "project"
+    (folder / "scripts").mkdir(parents=True)
+    (folder / "scripts" / "audit").write_bytes((ROOT / "scripts" / "audit").read_bytes())
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    command = ["bash", str(folder / "scripts" / "audit"), "--installed"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert (ended.returncode, words in ended.stderr) == (status, True), ended.stderr

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 from hypothesis import strategies as st
 
 from psd_core.config import ACCEPTANCE_NAMES, POLICY_NAMES, DecoderConfig, EngineConfig
 from psd_core.engine import Engine
-from psd_core.events import FinishedEvent, StepOutput
+from psd_core.events import FinishedEvent, StepOutput, TopEntries
 from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.request import Request, SamplingParams
@@ -21,6 +22,9 @@ class Outcome:
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    top: list[TopEntries] = field(default_factory=list)
+    prompt_logprobs: list[float] = field(default_factory=list)
+    prompt_top: list[TopEntries] = field(default_factory=list)
     finished: FinishedEvent | None = None
 
 
@@ -45,6 +49,13 @@ class Driver:
             assert event.token_ids, "an empty event"
             outcome.token_ids += event.token_ids
             outcome.logprobs += event.logprobs
+            outcome.top += event.top
+        for prompt in output.prompts:
+            outcome = self.outcomes[prompt.request_id]
+            assert not outcome.prompt_logprobs, "a prompt scored twice"
+            assert not outcome.token_ids, "tokens before the prompt's scores"
+            outcome.prompt_logprobs += prompt.logprobs
+            outcome.prompt_top += prompt.top
         for event in output.finished:
             outcome = self.outcomes[event.request_id]
             assert outcome.finished is None, "two terminal events"
@@ -56,6 +67,27 @@ class Driver:
         while self.engine.has_work():
             self.step()
         assert all(outcome.finished for outcome in self.outcomes.values()), "a request ended in silence"
+
+
+def assert_same(outcome: Outcome, alone: Outcome) -> None:
+    """Everything said about a request is what is said when nobody else is there; numbers up to rounding.
+
+    An outcome that was cut short must be the beginning of the other.
+    """
+    count = len(outcome.token_ids)
+    assert outcome.token_ids == alone.token_ids[:count]
+    np.testing.assert_allclose(outcome.logprobs, alone.logprobs[:count], atol=1e-3)
+    assert_same_top(outcome.top, alone.top[: len(outcome.top)])
+    if outcome.prompt_logprobs or outcome.token_ids:
+        np.testing.assert_allclose(outcome.prompt_logprobs, alone.prompt_logprobs, atol=1e-3)
+        assert_same_top(outcome.prompt_top, alone.prompt_top)
+
+
+def assert_same_top(top: list[TopEntries], alone: list[TopEntries]) -> None:
+    """As many alternatives everywhere, with the same numbers; equal numbers may stand in any order."""
+    assert [len(entries) for entries in top] == [len(entries) for entries in alone]
+    for entries, others in zip(top, alone, strict=True):
+        np.testing.assert_allclose([entry[1] for entry in entries], [other[1] for other in others], atol=1e-3)
 
 
 def run_after(driver: Driver, request: Request) -> tuple[Outcome, FinishedEvent]:
@@ -145,4 +177,24 @@ def requests(
         stop_ids=frozenset(draw(st.lists(st.integers(0, VOCAB_SIZE - 2), max_size=6))),
         min_tokens=draw(st.integers(0, max_tokens)) if draw(st.booleans()) else 0,
         granularity=draw(st.sampled_from(["block", "frontier"])),
+    )
+
+
+@st.composite
+def mixed_requests(draw: st.DrawFn, request_id: str = "r") -> Request:
+    """Requests that also edit tokens, score their prompt, ask for alternatives, watch, or generate nothing."""
+    request = draw(requests(request_id=request_id, decoder=decoders(has_auto_depth=True)))
+    decoder = request.decoder
+    if decoder.acceptance == "exact" and decoder.policy != "lopa" and draw(st.integers(0, 2)) == 0:
+        decoder = replace(decoder, edit_threshold=draw(st.sampled_from([0.1, 0.4, 0.9])), max_edit_passes=3)
+    score_prompt = draw(st.integers(0, 2)) == 0
+    has_answer = not score_prompt or draw(st.booleans())
+    return replace(
+        request,
+        decoder=decoder,
+        watch=draw(st.booleans()),
+        score_prompt=score_prompt,
+        num_top_logprobs=draw(st.sampled_from([0, 0, 1, 5])),
+        max_tokens=request.max_tokens if has_answer else 0,
+        min_tokens=request.min_tokens if has_answer else 0,
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from psd_core.config import DecoderConfig, EngineConfig
 from psd_core.request import Request
-from tests.engine.drive import Driver, decoders, requests, run_alone
+from tests.engine.drive import Driver, assert_same, mixed_requests, requests, run_alone
 from tests.engine.tiny import tiny_model
 
 
@@ -28,7 +28,7 @@ def test_churn_gives_every_request_its_batch_of_one_tokens(data: st.DataObject) 
     added: list[Request] = []
     cancelled: set[str] = set()
     for index in range(data.draw(st.integers(2, 8))):
-        request = data.draw(requests(f"r{index}", decoder=decoders(has_auto_depth=True)))
+        request = data.draw(mixed_requests(request_id=f"r{index}"))
         added.append(request)
         driver.add(request)
         for _ in range(data.draw(st.integers(0, 3))):
@@ -44,11 +44,12 @@ def test_churn_gives_every_request_its_batch_of_one_tokens(data: st.DataObject) 
         outcome = driver.outcomes[request.request_id]
         alone, finished = run_alone(model, request)
         assert outcome.finished is not None
+        assert_same(outcome, alone)
         if request.request_id in cancelled:
             assert outcome.finished.reason == "cancelled"
-            assert outcome.token_ids == alone.token_ids[: len(outcome.token_ids)]
         else:
-            assert outcome.token_ids == alone.token_ids
+            assert len(outcome.token_ids) == len(alone.token_ids)
+            assert len(outcome.prompt_logprobs) == len(alone.prompt_logprobs)
             assert outcome.finished.reason == finished.reason
     assert not driver.engine.has_work(), "an idle engine must not be stepped"
     occupancy = driver.step().occupancy

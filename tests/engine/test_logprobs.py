@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from psd_core.config import DecoderConfig, EngineConfig
+from psd_core.config import CacheName, DecoderConfig, EngineConfig
 from psd_core.errors import RequestError
 from psd_core.events import PromptEvent
 from psd_core.request import Request, SamplingParams
@@ -26,32 +26,76 @@ def _score(driver: Driver, request: Request) -> PromptEvent:
     return event
 
 
-@pytest.mark.parametrize("block_length", [None, 4])
+LONG_PROMPT = (*PROMPT, 8, 30, 2, 11, 45, 6)
+
+
+@pytest.mark.parametrize(("block_length", "cache"), [(None, "none"), (None, "dual"), (4, "none"), (4, "causal")])
 @pytest.mark.parametrize("is_shifted", [False, True])
 @pytest.mark.parametrize("budget", [8192, 60])
-def test_a_prompt_is_scored_from_left_to_right(block_length: int | None, is_shifted: bool, budget: int) -> None:
+@pytest.mark.parametrize("num_prompt", [7, 12, 13])
+def test_a_prompt_is_scored_from_left_to_right(
+    block_length: int | None, cache: CacheName, is_shifted: bool, budget: int, num_prompt: int
+) -> None:
     model = tiny_model(5, tiny_spec(is_shifted=is_shifted, block_length=block_length))
-    decoder = DecoderConfig(block_length=block_length or 8, cache="none")
+    decoder = DecoderConfig(block_length=block_length or 8, cache=cache)
+    prompt = LONG_PROMPT[:num_prompt]
     driver = Driver(model, EngineConfig(max_num_batched_tokens=budget))
-    request = Request("r", PROMPT, 0, decoder, score_prompt=True, num_top_logprobs=3)
+    request = Request("r", prompt, 0, decoder, score_prompt=True, num_top_logprobs=3)
     event = _score(driver, request)
-    for position in range(1, len(PROMPT)):
-        shown = [*PROMPT[:position], *[MASK_ID] * (len(PROMPT) - position)]
+    for position in range(1, len(prompt)):
+        shown = [*prompt[:position], *[MASK_ID] * (len(prompt) - position)]
         logits, _ = plain_forward(model, shown, 0, None)
         expected = torch.log_softmax(logits[position - is_shifted], dim=-1)
-        assert event.logprobs[position - 1] == pytest.approx(float(expected[PROMPT[position]]), abs=1e-4)
+        assert event.logprobs[position - 1] == pytest.approx(float(expected[prompt[position]]), abs=1e-4)
         expected[MASK_ID] = -torch.inf
         best = expected.topk(3)
         assert [token for token, _ in event.top[position - 1]] == best.indices.tolist()
         assert [value for _, value in event.top[position - 1]] == pytest.approx(best.values.tolist(), abs=1e-4)
     figures = driver.outcomes["r"].finished.figures  # type: ignore[union-attr]  # asserted by _score: it ended
     assert (figures.generated_tokens, figures.forwards) == (0, 0)
-    assert figures.scoring_forwards == (1 if budget > 1000 else 3)
+    assert figures.scoring_forwards >= (1 if block_length is None else -(-num_prompt // block_length))
+    if budget > 1000 and cache != "causal":
+        assert figures.scoring_forwards == (1 if block_length is None else -(-num_prompt // block_length))
 
 
-def test_scoring_changes_nothing_that_follows_it() -> None:
-    model = tiny_model(6)
-    request = Request("r", PROMPT, 12, stop_ids=frozenset({1}), sampling=SamplingParams(temperature=1.0, seed=4))
+@pytest.mark.parametrize("canvas_blocks", [0, 1])
+def test_canvas_blocks_bounds_the_masks_behind_a_scored_token(canvas_blocks: int) -> None:
+    model = tiny_model(5)
+    decoder = DecoderConfig(block_length=4, canvas_blocks=canvas_blocks)
+    event = _score(Driver(model), Request("r", LONG_PROMPT, 0, decoder, score_prompt=True))
+    for position in range(1, len(LONG_PROMPT)):
+        stop = min(len(LONG_PROMPT), (position // 4 + 1 + canvas_blocks) * 4)
+        shown = [*LONG_PROMPT[:position], *[MASK_ID] * (stop - position)]
+        expected = torch.log_softmax(plain_forward(model, shown, 0, None)[0][position], dim=-1)
+        assert event.logprobs[position - 1] == pytest.approx(float(expected[LONG_PROMPT[position]]), abs=1e-4)
+
+
+def test_a_block_causal_model_with_its_cache_computes_blocks_and_not_prompts() -> None:
+    model = tiny_model(5, tiny_spec(block_length=4))
+    tokens = {}
+    for cache in ("none", "causal"):
+        driver = Driver(model)
+        decoder = DecoderConfig(block_length=4, cache=cache)
+        driver.add(Request("r", LONG_PROMPT * 8, 0, decoder, score_prompt=True))
+        tokens[cache] = 0
+        while driver.engine.has_work():
+            report = driver.step().report
+            tokens[cache] += 0 if report is None else report.tokens
+    num_prompt = len(LONG_PROMPT) * 8
+    assert tokens["none"] > num_prompt * num_prompt / 2
+    assert tokens["causal"] <= num_prompt * (4 + 4)  # a row per token, and one in front of each span
+
+
+@pytest.mark.parametrize("is_shifted", [False, True])
+@pytest.mark.parametrize("num_prompt", [7, 8, 12])
+@pytest.mark.parametrize(("block_length", "cache"), [(None, "none"), (None, "prefix"), (4, "none"), (4, "causal")])
+def test_scoring_changes_nothing_that_follows_it(
+    is_shifted: bool, num_prompt: int, block_length: int | None, cache: CacheName
+) -> None:
+    model = tiny_model(6, tiny_spec(is_shifted=is_shifted, block_length=block_length))
+    decoder = DecoderConfig(block_length=block_length or 8, cache=cache)
+    sampling = SamplingParams(temperature=1.0, seed=4)
+    request = Request("r", LONG_PROMPT[:num_prompt], 12, decoder, sampling, stop_ids=frozenset({1}))
     plain, plain_end = run_alone(model, request)
     scored, scored_end = run_alone(model, replace(request, score_prompt=True, num_top_logprobs=2))
     assert scored.token_ids == plain.token_ids

@@ -15,7 +15,7 @@ from psd_core.config import DecoderConfig, EngineConfig
 from psd_core.kvcache.store import KVStore
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.request import Request
-from tests.engine.drive import Driver, requests, run_alone
+from tests.engine.drive import Driver, assert_same, mixed_requests, run_alone
 from tests.engine.tiny import tiny_model
 
 GREEDY = DecoderConfig(policy="greedy", block_length=8, draft_depth=0)
@@ -110,7 +110,7 @@ def test_no_fault_and_no_neighbour_changes_a_requests_tokens(data: st.DataObject
         tight_model(seed, data.draw(st.sampled_from([120, 300])), faults),
         EngineConfig(max_num_batched_tokens=data.draw(st.sampled_from([100, 4096])), max_cache_tokens=4096),
     )
-    added = [data.draw(requests(request_id=f"r{index}")) for index in range(data.draw(st.integers(2, 5)))]
+    added = [data.draw(mixed_requests(request_id=f"r{index}")) for index in range(data.draw(st.integers(2, 5)))]
     for request in added:
         driver.add(request)
         driver.step()
@@ -122,10 +122,10 @@ def test_no_fault_and_no_neighbour_changes_a_requests_tokens(data: st.DataObject
         outcome = driver.outcomes[request.request_id]
         alone, finished = run_alone(model, request)
         assert outcome.finished is not None
-        if outcome.finished.reason in ("cancelled", "out_of_memory"):
-            assert outcome.token_ids == alone.token_ids[: len(outcome.token_ids)]
-        else:
-            assert (outcome.token_ids, outcome.finished.reason) == (alone.token_ids, finished.reason)
+        assert_same(outcome, alone)
+        if outcome.finished.reason not in ("cancelled", "out_of_memory"):
+            assert (len(outcome.token_ids), outcome.finished.reason) == (len(alone.token_ids), finished.reason)
+            assert len(outcome.prompt_logprobs) == len(alone.prompt_logprobs)
 
 
 class CountingDecoder(DiffusionDecoder):

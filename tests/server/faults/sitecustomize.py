@@ -2,6 +2,8 @@
 
 A forward with a request whose prompt begins with one of these ids goes wrong in the way named. Everything else is
 the server's own code.
+
+It also says on standard error what is unpickled, if anything is.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-RAISES, HANGS, ABORTS, EXCEEDS_MEMORY = 260, 261, 262, 263
+RAISES, HANGS, ABORTS, EXCEEDS_MEMORY, TAKES_LONG = 260, 261, 262, 263, 264
+LONG_SECONDS = 0.5
 
 
 def _go_wrong(first_ids: list[int]) -> None:
@@ -23,6 +26,8 @@ def _go_wrong(first_ids: list[int]) -> None:
         raise RuntimeError("CUDA error: device-side assert triggered")
     if HANGS in first_ids:
         time.sleep(3600)
+    if TAKES_LONG in first_ids:
+        time.sleep(LONG_SECONDS)
     if ABORTS in first_ids:
         os.kill(os.getpid(), signal.SIGABRT)
     if EXCEEDS_MEMORY in first_ids and len(first_ids) > 1:
@@ -61,4 +66,10 @@ class _PatchingFinder:
         return spec
 
 
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "pickle.find_class":
+        print("unpickled", *arguments, file=sys.stderr, flush=True)
+
+
+sys.addaudithook(_watch)
 sys.meta_path.insert(0, _PatchingFinder())  # type: ignore[arg-type]  # as above
