@@ -152,7 +152,7 @@ def _open_model(path: Path) -> Any:  # the library has no types
     except ImportError:
         raise CheckpointError(
             f"{path.parent} has no tokenizer.json, and reading {path.name} needs the package sentencepiece: "
-            "pip install 'psd-server[sentencepiece]', or put a tokenizer.json made from it beside it"
+            "pip install sentencepiece, or put a tokenizer.json made from it beside it"
         ) from None
     model = sentencepiece.SentencePieceProcessor()
     try:

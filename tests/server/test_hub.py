@@ -28,6 +28,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     (folder / "original").mkdir(parents=True)
     write_checkpoint(folder)
     shutil.copy(folder / WEIGHTS, folder / "original" / WEIGHTS)
+    (folder / "tokenizer.model").write_text("of use where there is no tokenizer.json")
     (folder / "modeling_evil.py").write_text("raise SystemExit('remote code was run')")
     for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE"):
         monkeypatch.delenv(name, raising=False)
@@ -54,7 +55,7 @@ def test_a_model_is_downloaded_once_without_code_and_then_needs_no_hub(
     assert folder == tmp_path / "home" / "hub" / "models--some--model" / "snapshots" / COMMIT
     assert load_model(folder).spec.vocab_size == 272
     assert sorted(file.name for file in folder.iterdir()) == sorted(
-        ["config.json", WEIGHTS, "tokenizer.json", "tokenizer_config.json"]
+        ["config.json", WEIGHTS, "tokenizer.json", "tokenizer.model", "tokenizer_config.json"]
     )
     hub.requests.clear()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

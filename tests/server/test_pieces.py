@@ -132,7 +132,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     refused(r"'\[unused0\]' should have id 9, but in tokenizer.model that is '<0x03>'", added_tokens_decoder=wrong)
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "sentencepiece", None)
-        refused(r"needs the package sentencepiece: pip install 'psd-server\[sentencepiece\]', or put a tokenizer.json")
+        refused(r"needs the package sentencepiece: pip install sentencepiece, or put a tokenizer.json")
     (tmp_path / "tokenizer.model").write_bytes(b"not a model")
     refused(r"tokenizer\.model cannot be read")
 
