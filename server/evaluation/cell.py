@@ -39,7 +39,7 @@ class Cell:
     @property
     def is_drafted(self) -> bool:
         """Whether states beyond the policy's own are drafted."""
-        return self.decoder.draft_depth > 0 and self.decoder.policy != "lopa"
+        return self.decoder.draft_depth != 0 and self.decoder.policy != "lopa"
 
     @property
     def undrafted(self) -> Settings:
