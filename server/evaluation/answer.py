@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from server.body import JsonObject
+from server.evaluation.cell import NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,6 @@ class Answer:
 
 _COUNTS = ("forwards", "refresh_forwards", "rows", "drafted_tokens", "accepted_tokens")
 _HISTOGRAMS = ("accepted_depths", "spatial_deciles", "temporal_deciles")
-_FIGURES = frozenset({*_COUNTS, *_HISTOGRAMS, "scoring_forwards", "tokens_per_forward", "tokens_per_denoising_forward",
-                      "mean_accepted_depth", "discarded_tokens", "queue_seconds", "decode_seconds"})  # fmt: skip
 
 
 def read_cost(psd: Mapping[str, object], num_tokens: int) -> Cost:
@@ -69,7 +68,7 @@ def read_cost(psd: Mapping[str, object], num_tokens: int) -> Cost:
 
 def read_settings(psd: Mapping[str, object]) -> JsonObject:
     """The decoder settings in a response's `psd` object."""
-    return {name: value for name, value in psd.items() if name not in _FIGURES}
+    return {name: psd[name] for name in NAMES if name in psd}
 
 
 def _count(psd: Mapping[str, object], name: str) -> int:

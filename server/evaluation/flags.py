@@ -41,8 +41,8 @@ def add_eval_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--grid", action="append", default=[], metavar="GRID",
-        help="ready-made grid (paper, depth, rules, sweep, quick) or a TOML or JSON file; may be repeated "
-        "(default: quick, unless there is a --decoder)",
+        help="ready-made grid (paper, main, temporal, depth, rules, sweep, quick) or a TOML or JSON file; may be "
+        "repeated (default: quick, unless there is a --decoder)",
     )  # fmt: skip
     parser.add_argument(
         "--decoder", action="append", default=[], metavar="TEXT",

@@ -20,7 +20,7 @@ INK: Final = "#7d8590"
 COLORS: Final = (
     "#3b82f6", "#e0592a", "#2aa876", "#b45ad1", "#c98a00", "#d6457f", "#1f9fb5", "#7a8f1e", "#8d6be8", "#a8714a",
 )  # fmt: skip  # a palette
-MARKERS: Final = "osD^vPX*<>"
+MARKERS: Final = "osD^vPX*<"  # fewer than colours: no two of 90 series look alike
 STYLE: Final[dict[Any, Any]] = {
     "axes.edgecolor": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "text.color": INK, "xtick.color": INK,
     "ytick.color": INK, "grid.color": INK, "grid.alpha": 0.25, "axes.grid": True, "axes.axisbelow": True,
