@@ -42,14 +42,15 @@ class Total:
         self.right += is_right
 
 
-def decoders(cache: CacheName) -> dict[str, DecoderConfig]:
+def decoders(cache: CacheName, has_greedy_drafts: bool) -> dict[str, DecoderConfig]:
     """Greedy, threshold without drafts, with fixed and with chosen depths; the server's default among them."""
     threshold = DecoderConfig(draft_depth=0, cache=cache)
     named = {"greedy": replace(threshold, policy="greedy"), "threshold 0.9": threshold}
     named |= {f"threshold 0.9, D = {depth}": replace(threshold, draft_depth=depth) for depth in (1, 2, 3, 5, 7)}
     named |= {"threshold 0.9, D = auto": replace(threshold, draft_depth="auto")}
-    named |= {f"greedy, D = {depth}": replace(threshold, policy="greedy", draft_depth=depth) for depth in (1, 3, 7)}
-    named |= {"greedy, D = auto": replace(threshold, policy="greedy", draft_depth="auto")}
+    if has_greedy_drafts:
+        named |= {f"greedy, D = {depth}": replace(threshold, policy="greedy", draft_depth=depth) for depth in (1, 3, 7)}
+        named |= {"greedy, D = auto": replace(threshold, policy="greedy", draft_depth="auto")}
     return named
 
 
@@ -87,12 +88,13 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=70)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--cache", choices=("none", "prefix", "dual"), default="none")
+    parser.add_argument("--greedy-drafts", action="store_true", help="greedy with drafts, too")
     parser.add_argument("--rounds", type=int, default=1, help="how often every problem is solved")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     clock = CLOCKS[given.clock]
     task = load_task(given.model, given.dtype, given.problems)
-    named = decoders(given.cache)
+    named = decoders(given.cache, given.greedy_drafts)
     engines = {name: Engine(task.model, EngineConfig(max_num_seqs=1), clock=clock) for name in named}
     totals = {name: Total() for name in named}
     names = list(named)

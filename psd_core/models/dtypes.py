@@ -34,6 +34,7 @@ BF16_INSTRUCTIONS: Final = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
 MIN_GAIN: Final = 1.2  # bfloat16 rounds, so that near ties may fall differently with the batch: it must be worth it
 PROBE_TOKENS: Final = 128  # a block of 32 with three drafts
 PROBE_ROUNDS: Final = 9
+MIN_ROUNDS: Final = 3
 PROBE_SECONDS: Final = 0.5  # after which a round is the last one
 
 
@@ -81,17 +82,20 @@ def cpu_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 @torch.inference_mode()
 def measure_layer(spec: ModelSpec) -> tuple[float, float]:
-    """Least seconds that one layer of `spec` takes for 128 tokens, in (float32, bfloat16). They take turns."""
+    """Least seconds that one layer of `spec` takes for 128 tokens, in (float32, bfloat16). They take turns.
+
+    Processor seconds of all threads: whatever else the machine does while a worker starts must not decide.
+    """
     runs = [_layer_run(spec, dtype) for dtype in (torch.float32, torch.bfloat16)]
     least = [float("inf")] * len(runs)
-    began = time.perf_counter()
+    began = time.process_time()
     for index in range(1 + PROBE_ROUNDS):  # the first round prepares kernels and does not count
         for run, call in enumerate(runs):
-            started = time.perf_counter()
+            started = time.process_time()
             call()
             if index:
-                least[run] = min(least[run], time.perf_counter() - started)
-        if index and time.perf_counter() - began > PROBE_SECONDS:
+                least[run] = min(least[run], time.process_time() - started)
+        if index >= MIN_ROUNDS and time.process_time() - began > PROBE_SECONDS:
             break
     return least[0], least[1]
 
