@@ -23,11 +23,13 @@ from psd_core.models.published import published_spec
 from psd_core.models.shard import Shard, check_shards, kept
 from psd_core.request import Request, SamplingParams
 from tests.engine.drive import Driver
+from tests.engine.openpangu import write_openpangu
 from tests.engine.ranks import OtherHalf
 from tests.engine.tiny import tiny_spec
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 SHARED = ("llada", "llada_tied", "dream", "sdar", "llada2", "lladamoe")
+OPENPANGU = "openpangu"  # with a bias behind the attention, which only one of the ranks may add
 UNEVEN = "uneven"  # LLaDA with a vocabulary that two ranks cannot halve
 DAMAGED = "damaged"  # LLaDA with a value that is not finite in what rank 1 keeps
 
@@ -47,7 +49,11 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             if name.endswith("blocks.0.q_proj.weight"):
                 tensor[-1, -1] = torch.nan
         save_file(tensors, file)
-    return {name: GOLDEN / name / "ckpt" for name in SHARED} | {UNEVEN: uneven, DAMAGED: damaged}
+    made_up = folder / OPENPANGU
+    made_up.mkdir()
+    write_openpangu(made_up, 512, 511, mask_token_id=511)
+    golden = {name: GOLDEN / name / "ckpt" for name in SHARED}
+    return golden | {OPENPANGU: made_up, UNEVEN: uneven, DAMAGED: damaged}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +82,7 @@ def requests_of(model: DiffusionDecoder) -> list[Request]:
     ]
 
 
-@pytest.mark.parametrize("name", [*SHARED, UNEVEN])
+@pytest.mark.parametrize("name", [*SHARED, OPENPANGU, UNEVEN])
 def test_two_ranks_decode_as_one(name: str, checkpoints: dict[str, Path], other_half: OtherHalf) -> None:
     config = EngineConfig(max_num_batched_tokens=256, max_logit_rows=16)
     whole = load_model(checkpoints[name], "float32", "cpu")
