@@ -122,7 +122,6 @@ def resolve(given: Mapping[str, list[str] | None], environment: Mapping[str, str
     variables = os.environ if environment is None else environment
     values = {flag.name: _value(flag, given.get(flag.name), variables) for flag in FLAGS}
     if not values["threads"] and not variables.get("OMP_NUM_THREADS"):
-        # By itself torch takes every core for each worker, also where a container may not use them all.
         values["threads"] = max(1, usable_cores() // cast(int, values["replicas"]))
     return _build(values)
 
