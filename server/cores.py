@@ -1,4 +1,7 @@
-"""How many processor cores this process may use: those it may run on, and what its control group allows."""
+"""How many processor cores this process may use: those it may run on, and what its control group allows.
+
+By itself torch takes every core for each worker, also where a container may not use them all.
+"""
 
 from __future__ import annotations
 

@@ -129,7 +129,6 @@ def resolve(given: Mapping[str, list[str] | None], environment: Mapping[str, str
     if path is not None:
         values |= _decoder_file(Path(path), given, variables)
     if not values["threads"] and not variables.get("OMP_NUM_THREADS"):
-        # By itself torch takes every core for each worker, also where a container may not use them all.
         processes = cast(int, values["replicas"]) * cast(int, values["tensor_parallel_size"])
         values["threads"] = max(1, usable_cores() // processes)
     return _build(values)
