@@ -73,7 +73,7 @@ def test_a_stopped_idle_worker_is_noticed_and_replaced(faulty: ServerProcess) ->
     (pid,) = faulty.worker_pids()
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: faulty.metric("psd_worker_restarts_total") == restarts + 1)
-    assert not is_running(pid)
+    wait_until(lambda: not is_running(pid))
     assert post(faulty).status_code == 200
 
 
