@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SECONDS = 40
+SECONDS = 60
 ROOT = Path(__file__).parents[2]
 
 
