@@ -87,12 +87,14 @@ class Engine:
         started = self._clock()
         ended_early = self._scheduler.cancel(self._cancelled, started)
         self._cancelled = []
-        ended_early += self._scheduler.end_empty(started)
+        empty = self._scheduler.end_empty(started)
+        ended_early += empty.finished
         out_of_memory = 0
         while True:
             plan = self._scheduler.plan(self._budget)
             if not plan.spans:
-                return StepOutput(self._scheduler.occupancy, finished=ended_early, out_of_memory=out_of_memory)
+                occupancy = self._scheduler.occupancy
+                return StepOutput(occupancy, empty.prompts, finished=ended_early, out_of_memory=out_of_memory)
             self._runner.copy(self._scheduler.take_copies())
             try:
                 decisions = self._forward(plan)
@@ -105,7 +107,7 @@ class Engine:
         outcome = self._scheduler.apply(decisions, started, ended)
         return StepOutput(
             occupancy=self._scheduler.occupancy,
-            prompts=outcome.prompts,
+            prompts=empty.prompts + outcome.prompts,
             tokens=outcome.tokens,
             canvases=outcome.canvases,
             finished=ended_early + outcome.finished,

@@ -85,10 +85,14 @@ class Scheduler:
                 events.append(self._finish(sequence, "cancelled", None, sequence.num_reported, now_seconds))
         return events
 
-    def end_empty(self, now_seconds: float) -> list[FinishedEvent]:
-        """End what waits and asks for nothing: no token, no score."""
-        empty = [waiting for waiting in self._waiting if not (waiting.request.max_tokens or waiting.is_scoring)]
-        return [self._finish(sequence, "length", None, 0, now_seconds) for sequence in empty]
+    def end_empty(self, now_seconds: float) -> Outcome:
+        """End what waits and needs no forward: no token, no score."""
+        outcome = Outcome()
+        for sequence in [one for one in self._waiting if not (one.request.max_tokens or one.is_scoring)]:
+            if sequence.is_scored_at_start:
+                outcome.prompts.append(prompt_event(sequence))
+            outcome.finished.append(self._finish(sequence, "length", None, 0, now_seconds))
+        return outcome
 
     def has_work(self) -> bool:
         """Whether any sequence waits or runs."""
@@ -174,6 +178,8 @@ class Scheduler:
         for sequence, decision in taken:
             sequence.last_scheduled_step = self._step
             _count(sequence, decision, started_seconds, now_seconds)
+            if decision.span.is_first and sequence.is_scored_at_start:
+                outcome.prompts.append(prompt_event(sequence))
             if decision.span.phase == "score":
                 self._record_scores(sequence, decision)
                 if sequence.is_scoring:

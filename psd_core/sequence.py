@@ -201,6 +201,11 @@ class Sequence:
         return self.num_scored < self.num_prompt
 
     @property
+    def is_scored_at_start(self) -> bool:
+        """Whether a prompt to score is one token, which has nothing before it that could give it a probability."""
+        return self.request.score_prompt and self.num_prompt == 1
+
+    @property
     def scores_at_once(self) -> bool:
         """Whether one row scores all prompt tokens: each is seen by none before it."""
         return self.attention == "context-causal"

@@ -43,6 +43,12 @@ class Driver:
     def step(self) -> StepOutput:
         output = self.engine.step()
         self.forwards += output.report is not None
+        for prompt in output.prompts:
+            outcome = self.outcomes[prompt.request_id]
+            assert not outcome.prompt_logprobs, "a prompt scored twice"
+            assert not outcome.token_ids, "tokens before the prompt's scores"
+            outcome.prompt_logprobs += prompt.logprobs
+            outcome.prompt_top += prompt.top
         for event in output.tokens:
             outcome = self.outcomes[event.request_id]
             assert outcome.finished is None, "tokens after the terminal event"
@@ -50,12 +56,6 @@ class Driver:
             outcome.token_ids += event.token_ids
             outcome.logprobs += event.logprobs
             outcome.top += event.top
-        for prompt in output.prompts:
-            outcome = self.outcomes[prompt.request_id]
-            assert not outcome.prompt_logprobs, "a prompt scored twice"
-            assert not outcome.token_ids, "tokens before the prompt's scores"
-            outcome.prompt_logprobs += prompt.logprobs
-            outcome.prompt_top += prompt.top
         for event in output.finished:
             outcome = self.outcomes[event.request_id]
             assert outcome.finished is None, "two terminal events"

@@ -50,7 +50,7 @@ def test_a_suffix_counts_as_prompt_and_the_fill_has_its_length(server: ServerPro
 
 
 @pytest.mark.parametrize("max_tokens", [0, 5])
-@pytest.mark.parametrize("prompt", [PROMPT, [20, 1, 30, 200, 40]])
+@pytest.mark.parametrize("prompt", [PROMPT, [20, 1, 30, 200, 40], [20]])
 def test_echo_with_logprobs_covers_prompt_and_answer(
     server: ServerProcess, max_tokens: int, prompt: str | list[int]
 ) -> None:
@@ -74,8 +74,18 @@ def _pairs(logprobs: dict[str, list]) -> list[tuple[dict[str, float], float]]:  
     return list(zip(logprobs["top_logprobs"][1:], logprobs["token_logprobs"][1:], strict=True))
 
 
-def test_a_stream_with_echo_and_logprobs_joins_to_the_whole_answer(server: ServerProcess) -> None:
-    fields = {"prompt": PROMPT, "max_tokens": 12, "echo": True, "logprobs": 1, "ignore_eos": True, "model": "tiny"}
+@pytest.mark.parametrize(("prompt", "max_tokens"), [(PROMPT, 12), ([20], 12), (PROMPT, 0), ([20], 0)])
+def test_a_stream_with_echo_and_logprobs_joins_to_the_whole_answer(
+    server: ServerProcess, prompt: str | list[int], max_tokens: int
+) -> None:
+    fields = {
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "echo": True,
+        "logprobs": 1,
+        "ignore_eos": True,
+        "model": "tiny",
+    }
     whole = server.client.post("/v1/completions", json=fields).json()["choices"][0]
     chunks = read_stream(server.client, "/v1/completions", fields | {"stream": True})
     parts = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
