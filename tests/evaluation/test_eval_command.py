@@ -162,7 +162,10 @@ def test_an_engine_in_the_process_gives_the_servers_answers(
     assert ended.returncode == 0, ended.stderr
     assert answers(output)
     for key, reply in answers(output).items():
-        assert reply == answers(run)[key]
+        other = answers(run)[key]
+        assert {**reply, "cost": None} == {**other, "cost": None}
+        # How many drafts a forward carries depends on who shares it: only the tokens are equal.
+        assert reply["cost"]["tokens"] == other["cost"]["tokens"]
     assert results(output)["settings"]["batch"] == 2
 
 
