@@ -1,12 +1,23 @@
-"""What a sequence tells after a forward: its state as events. Pure: nothing is decided or changed here."""
+"""What is told after a forward: the state of its sequences as events. Pure: nothing is decided or changed here."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 from psd_core.decide import Decision
-from psd_core.events import CanvasEvent, PromptEvent, TokensEvent, TopEntries
+from psd_core.events import CanvasEvent, FinishedEvent, PromptEvent, TokensEvent, TopEntries
 from psd_core.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became known and final in one forward."""
+
+    prompts: list[PromptEvent] = field(default_factory=list)
+    tokens: list[TokensEvent] = field(default_factory=list)
+    canvases: list[CanvasEvent] = field(default_factory=list)
+    finished: list[FinishedEvent] = field(default_factory=list)
 
 
 def tokens_event(sequence: Sequence, end: int | None) -> TokensEvent | None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from psd_core.admission import num_slots
 from psd_core.config import EngineConfig
 from psd_core.decide import Decision
 from psd_core.depths import DepthController
 from psd_core.errors import RequestError
-from psd_core.events import CanvasEvent, EngineFinishReason, FinishedEvent, Occupancy, PromptEvent, TokensEvent
+from psd_core.events import EngineFinishReason, FinishedEvent, Occupancy
 from psd_core.kvcache.prefixes import PrefixCache, SlotCopy
 from psd_core.kvcache.slots import SlotAllocator
 from psd_core.models.spec import ModelSpec
@@ -32,22 +31,12 @@ from psd_core.plan import (
     scoring_limit,
     scoring_window,
 )
-from psd_core.report import canvas_event, prompt_event, tokens_event
+from psd_core.report import Outcome, canvas_event, prompt_event, tokens_event
 from psd_core.request import Request
 from psd_core.sequence import Sequence
 
 # A scoring span takes at most one in so many tokens of a forward: alone, and beside others, who must not wait for it.
 SCORING_SHARES = (4, 32)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became known and final in one forward."""
-
-    prompts: list[PromptEvent] = field(default_factory=list)
-    tokens: list[TokensEvent] = field(default_factory=list)
-    canvases: list[CanvasEvent] = field(default_factory=list)
-    finished: list[FinishedEvent] = field(default_factory=list)
 
 
 class Scheduler:

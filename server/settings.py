@@ -27,8 +27,8 @@ from psd_core.config import (
 )
 from psd_core.errors import ConfigError
 from server.cores import usable_cores
-from server.decoder_file import read_decoder_file
 from server.flags import FLAGS, Flag
+from server.given import decoder_values, value_of
 from server.keys import ApiKey, named_keys, read_key_file
 from server.tuning import DEFAULTS
 
@@ -124,66 +124,22 @@ def add_flags(parser: argparse.ArgumentParser, flags: Sequence[Flag] = FLAGS) ->
 def resolve(given: Mapping[str, list[str] | None], environment: Mapping[str, str] | None = None) -> Settings:
     """Settings from the command line's texts and the environment; ConfigError names the flag, limit and value."""
     variables = os.environ if environment is None else environment
-    values = {flag.name: _value(flag, given.get(flag.name), variables) for flag in FLAGS}
+    values = {flag.name: value_of(flag, given.get(flag.name), variables) for flag in FLAGS}
     path = cast("str | None", values["decoder_config"])
     if path is not None:
-        values |= _decoder_file(Path(path), given, variables)
+        values |= decoder_values(Path(path), given, variables)
     if not values["threads"] and not variables.get("OMP_NUM_THREADS"):
         processes = cast(int, values["replicas"]) * cast(int, values["tensor_parallel_size"])
         values["threads"] = max(1, usable_cores() // processes)
     return _build(values)
 
 
-def _decoder_file(
-    path: Path, given: Mapping[str, list[str] | None], variables: Mapping[str, str]
-) -> Mapping[str, object]:
-    """What a file says of the default decoder, where neither the command line nor a variable says otherwise."""
-    texts = read_decoder_file(path)
-    return {
-        flag.name: _parse(flag, texts[flag.name], f"{path}: {flag.name}")
-        for flag in FLAGS
-        if flag.name in texts and not _texts(flag, given.get(flag.name), variables)[0]
-    }
-
-
 def client_key(given: Mapping[str, list[str] | None], environment: Mapping[str, str] | None = None) -> str | None:
     """The key to send to another server: the first one given. `Settings` itself keeps no key in plain."""
     variables = os.environ if environment is None else environment
     (flag,) = (flag for flag in FLAGS if flag.name == "api_key")
-    keys = cast("tuple[str, ...]", _value(flag, given.get(flag.name), variables))
+    keys = cast("tuple[str, ...]", value_of(flag, given.get(flag.name), variables))
     return keys[0] if keys else None
-
-
-def _value(flag: Flag, given: list[str] | None, variables: Mapping[str, str]) -> object:
-    texts, origin = _texts(flag, given, variables)
-    if not texts:
-        return flag.default
-    parsed = tuple(_parse(flag, text, origin) for text in texts)
-    return parsed if flag.repeats else parsed[-1]
-
-
-def _texts(flag: Flag, given: list[str] | None, variables: Mapping[str, str]) -> tuple[list[str], str]:
-    """(what was said of a flag, where): nothing if neither the command line nor a variable says anything."""
-    texts, origin = given or [], flag.option
-    text = variables.get(flag.variable)
-    if not texts and text is not None and (text or flag.name == "api_key") and not _is_service_link(flag, text):
-        # An empty variable means absent, but never for the key: a lost secret must not open the server.
-        texts = text.split(",") if flag.repeats else [text]
-        origin = f"{flag.option} (from {flag.variable})"
-    return texts, origin
-
-
-def _is_service_link(flag: Flag, text: str) -> bool:
-    """Kubernetes sets PSD_PORT=tcp://… in every pod beside a service called psd: not meant for us."""
-    return flag.name == "port" and "://" in text
-
-
-def _parse(flag: Flag, text: str, origin: str) -> object:
-    try:
-        return flag.parse(text)
-    except ValueError as error:
-        shown = "a value that is not shown" if flag.name == "api_key" else repr(text)
-        raise ConfigError(flag.name, f"{origin} {error}, got {shown}") from None
 
 
 def _build(values: Mapping[str, object]) -> Settings:
