@@ -12,13 +12,14 @@ from psd_core.batch import Batch, Segment
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, batch: Batch, keys: Tensor, values: Tensor) -> Tensor:
-    """Scaled dot-product attention of every segment, [T, H, D].
+    """Scaled dot-product attention of every segment, [T, H, D]; 0 for tokens behind the last segment.
 
     query          [T, H, D], rotated
     key, value     [T, H_kv, D], key rotated
     keys, values   [num_slots, H_kv, D], this layer's part of the arena; the segments' own keys are written to it
     """
     output = torch.empty_like(query)
+    output[batch.segments[-1].start + batch.segments[-1].num_tokens :] = 0.0
     for segment in batch.segments:
         own = slice(segment.start, segment.start + segment.num_tokens)
         if segment.slot_start is None:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from psd_core.models.parameters import new_weight
+from psd_core.models.shapes import has_kernels_per_shape, pad_rows
 from psd_core.models.shard import Shard
 from psd_core.models.spec import ExpertsSpec
 
@@ -65,14 +66,15 @@ class Experts(nn.Module):
         # Tokens sorted by expert: one pair of products per expert that anybody chose.
         order = torch.argsort(experts.flatten(), stable=True)
         counts = torch.bincount(experts.flatten(), minlength=self.router.spec.num_experts).tolist()
-        start = 0
+        start, pads_rows = 0, has_kernels_per_shape(hidden.dtype, hidden.device)
         for expert, count in enumerate(counts):
             if count and expert in self.own:
                 entries = order[start : start + count]
                 tokens = entries // experts.shape[1]
-                result = gated(
-                    hidden[tokens], self.gate_up[expert - self.own.start], self.down[expert - self.own.start]
-                )
+                chosen = pad_rows(hidden[tokens]) if pads_rows else hidden[tokens]
+                result = gated(chosen, self.gate_up[expert - self.own.start], self.down[expert - self.own.start])[
+                    :count
+                ]
                 scale = weights.flatten()[entries, None].to(hidden.dtype)
                 output.index_add_(0, tokens, result * scale)
             start += count

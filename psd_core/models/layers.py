@@ -16,6 +16,7 @@ from psd_core.models.attention import attend
 from psd_core.models.experts import Experts, gated
 from psd_core.models.group import Alone, Group
 from psd_core.models.parameters import new_weight
+from psd_core.models.shapes import has_kernels_per_shape, pad_rows
 from psd_core.models.shard import local_spec
 from psd_core.models.spec import ModelSpec
 
@@ -125,6 +126,7 @@ class DiffusionDecoder(nn.Module):
         super().__init__()
         self.group = Alone() if group is None else group
         self.spec, self.dtype, self.device = spec, dtype, device
+        self.pads_rows = has_kernels_per_shape(dtype, device)
         self.local = local_spec(spec, self.group.shard)
         vocabulary = (-(-spec.vocab_size // self.group.shard.size), spec.hidden_size)  # the last rank's may have a rest
         self.embedding = new_weight(vocabulary, dtype, device)
@@ -142,13 +144,16 @@ class DiffusionDecoder(nn.Module):
 
     def forward(self, batch: Batch, store: KVStore) -> Tensor:
         """Final hidden states of all query tokens, [T, d]."""
-        hidden = self._embed(batch.token_ids)
-        angles = batch.positions[:, None].float() * self.inverse_frequencies[None, :]
+        token_ids, positions = batch.token_ids, batch.positions
+        if self.pads_rows:
+            token_ids, positions = pad_rows(token_ids), pad_rows(positions)
+        hidden = self._embed(token_ids)
+        angles = positions[:, None].float() * self.inverse_frequencies[None, :]
         angles = torch.cat([angles, angles], dim=-1)[:, None, :]  # [T, 1, D']
         rotary = (angles.cos(), angles.sin())
         for index, layer in enumerate(self.layers):
             hidden = layer(hidden, rotary, batch, store.keys[index], store.values[index])
-        result: Tensor = self.final_norm(hidden)
+        result: Tensor = self.final_norm(hidden[: batch.token_ids.shape[0]])
         return result
 
     def loadable(self) -> dict[str, Tensor]:
@@ -157,7 +162,8 @@ class DiffusionDecoder(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """[M, d] -> logits [M, V] float32 on rank 0; any other rank gives those of its part, which nobody needs."""
-        return self.group.gather(F.linear(hidden, self.head))[:, : self.spec.vocab_size].float()
+        rows = pad_rows(hidden) if self.pads_rows else hidden
+        return self.group.gather(F.linear(rows, self.head))[: hidden.shape[0], : self.spec.vocab_size].float()
 
     def _embed(self, token_ids: Tensor) -> Tensor:
         """[T] -> [T, d]: every token's row is on one rank, and 0 on the others."""
