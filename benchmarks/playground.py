@@ -36,7 +36,7 @@ SCRUB = """const slider = document.querySelector('#scrub');
 slider.value = Math.round(slider.max * arguments[0]);
 slider.dispatchEvent(new Event('input'))"""
 PICTURE = (1010, 860)
-PICTURE_PROMPT = "Write a note from George to Oscar about the party on Saturday."
+PICTURE_PROMPT = "Write a story about Bruno and a blue horse."
 REPORT = "const seen = {gaps, tasks}; window.gaps = []; window.tasks = []; return seen;"
 
 

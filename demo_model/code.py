@@ -76,6 +76,62 @@ def _loop(rng: random.Random) -> tuple[str, str, str, str, list[tuple[str, objec
     return "product", v, f"Return the product of {v} with a loop.", body, [("[1, 2, 3]", 6), ("[]", 1)]
 
 
+def _branches(rng: random.Random) -> tuple[str, str, str, str, list[tuple[str, object]]]:
+    x, c = rng.choice(_ARGUMENTS), rng.randint(2, 20)
+    kind = rng.randrange(4)
+    if kind == 0:
+        doc = f'Return "high" if {x} is greater than {c}, else "low".'
+        body = f'    if {x} > {c}:\n        return "high"\n    return "low"'
+        return "level", x, doc, body, [(str(v), "high" if v > c else "low") for v in (c - 1, c, c + 1)]
+    if kind == 1:
+        doc = f"Return {x}, but at most {c}."
+        body = f"    if {x} > {c}:\n        return {c}\n    return {x}"
+        return "limit", x, doc, body, [(str(v), min(v, c)) for v in (c - 1, c, c + 5)]
+    if kind == 2:
+        doc = f'Return "positive", "negative" or "zero" for {x}.'
+        body = (
+            f'    if {x} > 0:\n        return "positive"\n    if {x} < 0:\n        return "negative"\n    return "zero"'
+        )
+        return "sign", x, doc, body, [("3", "positive"), ("-2", "negative"), ("0", "zero")]
+    doc = f"Return the factorial of {x}."
+    body = f"    result = 1\n    for i in range(2, {x} + 1):\n        result *= i\n    return result"
+    return "factorial", x, doc, body, [("0", 1), ("3", 6), ("5", 120)]
+
+
+def _counting(rng: random.Random) -> tuple[str, str, str, str, list[tuple[str, object]]]:
+    v, c = rng.choice(_LISTS), rng.randint(2, 20)
+    kind = rng.randrange(5)
+    if kind == 0:
+        word, sign = rng.choice((("greater", ">"), ("less", "<")))
+        data = [c - 1, c, c + 1, c + 5]
+        right = sum(item > c if sign == ">" else item < c for item in data)
+        body = (
+            f"    count = 0\n    for item in {v}:\n        if item {sign} {c}:\n"
+            "            count += 1\n    return count"
+        )
+        doc = f"Return how many {v} are {word} than {c}."
+        return f"count_{word}", v, doc, body, [(str(data), right), ("[]", 0)]
+    if kind == 1:
+        body = (
+            f"    total = 0\n    for item in {v}:\n        if item % 2 == 0:\n"
+            "            total += item\n    return total"
+        )
+        return "sum_even", v, f"Return the sum of the even {v}.", body, [("[1, 2, 4]", 6), ("[3]", 0)]
+    if kind == 2:
+        body = f"    if len({v}) == 0:\n        return 0\n    return sum({v}) / len({v})"
+        return "mean", v, f"Return the mean of {v}, or 0 if there are none.", body, [("[1, 2, 3]", 2.0), ("[]", 0)]
+    if kind == 3:
+        doc = f"Return {v} without repeats, in order."
+        body = (
+            f"    result = []\n    for item in {v}:\n        if item not in result:\n"
+            "            result.append(item)\n    return result"
+        )
+        return "unique", v, doc, body, [("[1, 2, 1]", [1, 2]), ("[]", [])]
+    doc = f"Return {v} with {c} added to every item."
+    body = f"    result = []\n    for item in {v}:\n        result.append(item + {c})\n    return result"
+    return f"add_{c}_to_all", v, doc, body, [("[1, 2]", [1 + c, 2 + c]), ("[]", [])]
+
+
 def _filter(rng: random.Random) -> tuple[str, str, str, str, list[tuple[str, object]]]:
     v, c = rng.choice(_LISTS), rng.randint(2, 20)
     word, sign = rng.choice((("greater", ">"), ("less", "<")))
@@ -98,4 +154,14 @@ def _text(rng: random.Random) -> tuple[str, str, str, str, list[tuple[str, objec
     return name, t, doc, f"    return {expression}", [(repr(c), right(c)) for c in ("Abc", "hello")]
 
 
-_FAMILIES: tuple[_Family, ...] = (_constant, _test_number, _power, _of_list, _loop, _filter, _text)
+_FAMILIES: tuple[_Family, ...] = (
+    _constant,
+    _test_number,
+    _power,
+    _of_list,
+    _loop,
+    _branches,
+    _counting,
+    _filter,
+    _text,
+)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 from demo_model.problem import Problem
+from demo_model.prose import is_right
 
 _SECONDS = 5
 _MEMORY_BYTES = 512 * 2**20
@@ -28,6 +29,8 @@ def grade(problem: Problem, completion: str) -> bool:
                 return bool(json.loads(text) == json.loads(problem.answer))
             except ValueError:
                 return False
+        case "prose":
+            return is_right(problem.prompt, text)
         case _:
             return " ".join(text.split()) == " ".join(problem.answer.split())
 

@@ -15,8 +15,8 @@ from demo_model.tasks import draw
 from demo_model.vocabulary import ASSISTANT_ID, BOS_ID, EOS_ID, EOT_ID, MASK_ID, SYSTEM_ID, USER_ID
 
 BLOCK_LENGTH: Final = 32
-LENGTHS: Final = (48, 64, 96, 128, 192)
-_LENGTH_SHARES: Final = (0.24, 0.30, 0.22, 0.18, 0.06)
+LENGTHS: Final = (64, 96, 128, 160, 224)
+_LENGTH_SHARES: Final = (0.26, 0.34, 0.23, 0.11, 0.06)
 _SYSTEMS: Final = ("You are a helpful assistant.", "Answer the question.", "You are a careful assistant. Be brief.")
 _EOS_TAIL_WEIGHT: Final = 0.15  # of end-of-text tokens behind the first: easy, and most of a short answer's canvas
 _MIN_RATE: Final = 0.15  # bounds the weight of samples with very few masked positions
@@ -46,14 +46,14 @@ def encode(tokenizer: Tokenizer, problem: Problem, rng: random.Random) -> tuple[
     return prompt, [*ids(problem.answer), EOS_ID]
 
 
-def make_batch(tokenizer: Tokenizer, rng: random.Random, num_tokens: int) -> TrainingBatch:
+def make_batch(tokenizer: Tokenizer, rng: random.Random, num_tokens: int, is_late: bool = False) -> TrainingBatch:
     """About `num_tokens` tokens of canvases of one length; all randomness comes from `rng`."""
     length = rng.choices(LENGTHS, _LENGTH_SHARES)[0]
     inputs: list[list[int]] = []
     targets: list[list[int]] = []
     weights: list[list[float]] = []
     while len(inputs) * length < num_tokens:
-        prompt, answer = encode(tokenizer, draw(rng), rng)
+        prompt, answer = encode(tokenizer, draw(rng, is_late), rng)
         room = length - len(prompt)
         # An answer that does not fit is cut sometimes: real requests have small limits too.
         if room < BLOCK_LENGTH // 2 or (room < len(answer) and rng.random() < 0.8):

@@ -2,7 +2,7 @@
 
 A prompt belongs to the held-out side if its hash says so, whatever the seed; training skips it. So held-out problems
 are new to the model, though their templates and words are not: an in-distribution test. `held-out-names` draws
-people the model never saw.
+people with names the model never saw.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Final
 from demo_model.code import function
 from demo_model.numbers import arithmetic, fact, word_problem
 from demo_model.problem import Problem
-from demo_model.texts import json_record, list_task, note, question
-from demo_model.words import HELD_OUT_NAMES, NAMES
+from demo_model.prose import prose
+from demo_model.texts import json_record, list_task, question, recall
+from demo_model.words import HELD_OUT_NAMES, NAMES, invented_name
 
 __all__ = ["TASKS", "Problem", "draw", "is_held_out", "problems"]
 
@@ -28,21 +29,35 @@ _GENERATORS: Final[Mapping[str, _Generator]] = {
     "list": list_task,
     "json": json_record,
     "qa": question,
-    "prose": note,
+    "prose": prose,
     "fact": fact,
+    "recall": recall,
 }
 TASKS: Final = ("word", "arith", "code", "list", "json", "qa", "prose")
 TRAINING_SHARES: Final[Mapping[str, float]] = {
-    "word": 0.27,
-    "arith": 0.13,
-    "code": 0.16,
-    "list": 0.12,
-    "json": 0.08,
-    "qa": 0.08,
-    "prose": 0.06,
+    "word": 0.26,
+    "arith": 0.15,
+    "code": 0.12,
+    "list": 0.09,
+    "json": 0.05,
+    "qa": 0.11,
+    "prose": 0.05,
+    "fact": 0.12,
+    "recall": 0.05,
+}
+LATE_SHARES: Final[Mapping[str, float]] = {  # once code is known, what is not yet
+    "word": 0.26,
+    "arith": 0.14,
+    "code": 0.08,
+    "list": 0.09,
+    "json": 0.05,
+    "qa": 0.13,
+    "prose": 0.09,
     "fact": 0.10,
+    "recall": 0.06,
 }
 _HELD_OUT_SHARE: Final = 8  # one prompt in so many is held out
+_INVENTED_SHARE: Final = 0.2  # of training problems are about people with made-up names
 
 
 def is_held_out(prompt: str) -> bool:
@@ -50,11 +65,14 @@ def is_held_out(prompt: str) -> bool:
     return zlib.crc32(prompt.encode()) % _HELD_OUT_SHARE == 0
 
 
-def draw(rng: random.Random) -> Problem:
-    """One training problem."""
+def draw(rng: random.Random, is_late: bool = False) -> Problem:
+    """One training problem; `is_late`: of the last part of the training."""
+    shares = LATE_SHARES if is_late else TRAINING_SHARES
     while True:
-        task = rng.choices(tuple(TRAINING_SHARES), tuple(TRAINING_SHARES.values()))[0]
-        problem = _GENERATORS[task](rng, NAMES)
+        task = rng.choices(tuple(shares), tuple(shares.values()))[0]
+        invented = rng.random() < _INVENTED_SHARE
+        names = tuple(invented_name(rng) for _ in range(4)) if invented else NAMES
+        problem = _GENERATORS[task](rng, names)
         if not is_held_out(problem.prompt):
             return problem
 

@@ -1,92 +1,122 @@
-"""Text tasks: lists, JSON records, questions about a passage, short notes."""
+"""Text tasks: lists, JSON records, questions about a passage."""
 
 from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from demo_model.problem import Problem
-from demo_model.words import ANIMALS, CITIES, COLORS, DAYS, JOBS, SHORT_WORDS, TOPICS
+from demo_model.words import ANIMALS, CITIES, COLORS, JOBS, SHORT_WORDS
 
 
 def list_task(rng: random.Random, names: tuple[str, ...]) -> Problem:
-    """Sort, reverse, find an extreme, count or filter a short list."""
-    kind = rng.randrange(6)
+    """Sort, reverse, pick from, count or write out a list."""
+    kind = rng.randrange(10)
     numbers = rng.sample(range(1, 10), rng.randint(3, 5))
-    shown = ", ".join(map(str, numbers))
+    shown = _joined(numbers)
     if kind == 0:
-        return Problem("list", f"Sort these numbers: {shown}.", ", ".join(map(str, sorted(numbers))))
+        return Problem("list", f"Sort these numbers: {shown}.", _joined(sorted(numbers)))
     if kind == 1:
-        words = rng.sample(SHORT_WORDS, rng.randint(3, 4))
-        return Problem("list", f"Reverse this list: {', '.join(words)}.", ", ".join(reversed(words)))
+        words = rng.sample(SHORT_WORDS, rng.randint(3, 5))
+        return Problem("list", f"Reverse this list: {_joined(words)}.", _joined(words[::-1]))
     if kind == 2:
         return Problem("list", f"What is the largest number in {shown}?", str(max(numbers)))
     if kind == 3:
         return Problem("list", f"What is the smallest number in {shown}?", str(min(numbers)))
     if kind == 4:
         words = rng.sample(SHORT_WORDS, rng.randint(2, 6))
-        return Problem("list", f"How many words are in this list: {', '.join(words)}?", str(len(words)))
-    words = rng.sample(SHORT_WORDS, rng.randint(3, 5))
-    which, index = rng.choice((("first", 0), ("second", 1), ("last", -1)))
-    return Problem("list", f"What is the {which} word of this list: {', '.join(words)}?", words[index])
+        return Problem("list", f"How many words are in this list: {_joined(words)}?", str(len(words)))
+    if kind == 5:
+        words = rng.sample(SHORT_WORDS, rng.randint(3, 5))
+        which, index = rng.choice((("first", 0), ("second", 1), ("last", -1)))
+        return Problem("list", f"What is the {which} word of this list: {_joined(words)}?", words[index])
+    if kind == 6:
+        start = rng.randint(1, 30)
+        stop = start + rng.randint(4, 10)
+        return Problem("list", f"Count from {start} to {stop}.", _joined(range(start, stop + 1)))
+    if kind == 7:
+        base, count = rng.randint(2, 9), rng.randint(4, 9)
+        return Problem(
+            "list", f"Write the first {count} multiples of {base}.", _joined(base * n for n in range(1, count + 1))
+        )
+    if kind == 8:
+        words = rng.sample(SHORT_WORDS, rng.randint(3, 5))
+        numbered = "\n".join(f"{number}. {word}" for number, word in enumerate(words, 1))
+        return Problem("list", f"Number this list: {_joined(words)}.", numbered)
+    start = rng.randint(12, 30)
+    stop = start - rng.randint(4, 9)
+    return Problem("list", f"Count down from {start} to {stop}.", _joined(range(start, stop - 1, -1)))
 
 
 def json_record(rng: random.Random, names: tuple[str, ...]) -> Problem:
-    """A sentence as a JSON record."""
-    name, age, city, job = rng.choice(names), rng.randint(10, 99), rng.choice(CITIES), rng.choice(JOBS)
-    animal, color = rng.choice(ANIMALS), rng.choice(COLORS)
-    kind = rng.randrange(3)
-    sentence: str
-    record: dict[str, object]
-    if kind == 0:
-        sentence = f"{name} is {age} years old and lives in {city}."
-        record = {"name": name, "age": age, "city": city}
-    elif kind == 1:
-        sentence = f"{name} works as a {job} in {city}."
-        record = {"name": name, "job": job, "city": city}
-    else:
-        sentence = f"{name} has a {color} {animal}."
-        record = {"name": name, "color": color, "animal": animal}
+    """One or two sentences as a JSON record, or as a list of two records."""
     ask = rng.choice(("Write as JSON: ", "Turn this into JSON: ", "Make a JSON record: "))
-    return Problem("json", ask + sentence, json.dumps(record))
+    if rng.random() < 0.25:
+        kind = rng.randrange(3)
+        parts = [_sentence(rng, name, kind) for name in rng.sample(names, 2)]
+        sentences = " ".join(sentence for sentence, _ in parts)
+        return Problem("json", ask + sentences, json.dumps([record for _, record in parts]))
+    name = rng.choice(names)
+    kinds = rng.sample(range(3), rng.randint(1, 2))
+    parts = [_sentence(rng, name if index == 0 else "", kind) for index, kind in enumerate(kinds)]
+    merged = {key: value for _, record in parts for key, value in record.items()}
+    sentences = " ".join(sentence if index == 0 else f"{name} {sentence}" for index, (sentence, _) in enumerate(parts))
+    return Problem("json", ask + sentences, json.dumps(merged))
 
 
-def question(rng: random.Random, names: tuple[str, ...]) -> Problem:
-    """A question about a passage of three sentences."""
-    people = rng.sample(names, 3)
-    kind = rng.randrange(3)
+def _sentence(rng: random.Random, name: str, kind: int) -> tuple[str, dict[str, object]]:
+    """A sentence about a person and its record; both without the name if that is empty."""
+    subject = f"{name} " if name else ""
+    record: dict[str, object] = {"name": name} if name else {}
     if kind == 0:
-        values, say, ask = rng.sample(CITIES, 3), "{} lives in {}.", "Where does {} live?"
-    elif kind == 1:
-        values, say, ask = rng.sample(JOBS, 3), "{} works as a {}.", "What is the job of {}?"
-    else:
-        values, say, ask = rng.sample(COLORS, 3), "{} likes the color {}.", "Which color does {} like?"
-    chosen = rng.randrange(3)
-    passage = " ".join(say.format(person, value) for person, value in zip(people, values, strict=True))
-    sentence = say.format(people[chosen], values[chosen])
-    return Problem("qa", f"{passage} {ask.format(people[chosen])}", sentence)
+        age, city = rng.randint(10, 99), rng.choice(CITIES)
+        return f"{subject}is {age} years old and lives in {city}.", record | {"age": age, "city": city}
+    if kind == 1:
+        job, years = rng.choice(JOBS), rng.randint(2, 30)
+        return f"{subject}has worked as a {job} for {years} years.", record | {"job": job, "years": years}
+    color, animal = rng.choice(COLORS), rng.choice(ANIMALS)
+    return f"{subject}has a {color} {animal}.", record | {"color": color, "animal": animal}
 
 
-_BODIES = {
-    "garden": "The flowers are open and the trees are green.",
-    "party": "There will be music and a big cake.",
-    "school": "The new teacher is kind and the room is bright.",
-    "concert": "The band plays our favorite songs.",
-    "trip": "We take the early train and walk to the lake.",
-    "dinner": "I will cook soup and bake fresh bread.",
-    "meeting": "We will talk about the plan for next year.",
-    "library": "They have many new books and quiet rooms.",
-    "market": "They sell fruit, cheese and warm bread.",
-    "game": "Our team trained hard and hopes to win.",
-    "museum": "They show old ships and maps.",
-    "lake": "The water is warm and the boats are ready.",
+_FACTS: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
+    "city": ("{} lives in {}.", CITIES, "Where does {} live?"),
+    "job": ("{} works as a {}.", JOBS, "What is the job of {}?"),
+    "color": ("{} likes the color {}.", COLORS, "Which color does {} like?"),
 }
 
 
-def note(rng: random.Random, names: tuple[str, ...]) -> Problem:
-    """A short note of a fixed form about a topic."""
-    reader, writer = rng.sample(names, 2)
-    topic, day = rng.choice(TOPICS), rng.choice(DAYS)
-    prompt = f"Write a note from {writer} to {reader} about the {topic} on {day}."
-    answer = f"Dear {reader}, please come to the {topic} on {day}. {_BODIES[topic]} Yours, {writer}"
-    return Problem("prose", prompt, answer)
+def question(rng: random.Random, names: tuple[str, ...]) -> Problem:
+    """A question about one person of a passage about one to three; sometimes all that is said of that person."""
+    people = rng.sample(names, rng.choice((1, 2, 2, 3, 3)))
+    num_kinds = rng.choice((2, 3)) if len(people) == 1 else rng.choice((1, 1, 2))
+    kinds = rng.sample(tuple(_FACTS), num_kinds)
+    said: dict[str, list[str]] = {person: [] for person in people}
+    for kind in kinds:
+        say, values, _ = _FACTS[kind]
+        for person, value in zip(people, rng.sample(values, len(people)), strict=True):
+            said[person].append(say.format(person, value))
+    passage = " ".join(sentence for sentences in said.values() for sentence in sentences)
+    chosen = rng.choice(people)
+    if len(people) > 1 and num_kinds == 2 and rng.random() < 0.5:
+        ask = rng.choice(("What do you know about {}?", "Tell me about {}."))
+        return Problem("qa", f"{passage} {ask.format(chosen)}", " ".join(said[chosen]))
+    asked = rng.randrange(num_kinds)
+    return Problem("qa", f"{passage} {_FACTS[kinds[asked]][2].format(chosen)}", said[chosen][asked])
+
+
+def recall(rng: random.Random, names: tuple[str, ...]) -> Problem:
+    """A drill of looking names up: pairs of name and word, asked in another order. Only trained, never evaluated."""
+    people = rng.sample(names, rng.randint(2, 4))
+    kind = rng.choice(tuple(_FACTS))
+    values = rng.sample(_FACTS[kind][1], len(people))
+    pairs = list(zip(people, values, strict=True))
+    asked = rng.sample(pairs, len(pairs))
+    shown = ", ".join(f"{person} = {value}" for person, value in pairs)
+    prompt = f"Given {shown}. Complete: " + ", ".join(f"{person} = ?" for person, _ in asked)
+    return Problem("recall", prompt, " ".join(f"{person} = {value}." for person, value in asked))
+
+
+def _joined(items: Iterable[object]) -> str:
+    return ", ".join(map(str, items))

@@ -123,7 +123,7 @@ def train(arguments: argparse.Namespace, rank: int, world: int) -> None:
     while True:
         elapsed = torch.tensor([spent + time.monotonic() - started, 0.0], device=device)
         rng = random.Random(f"train-{arguments.seed}-{rank}-{step}")
-        batch = make_batch(tokenizer, rng, arguments.batch_tokens)
+        batch = make_batch(tokenizer, rng, arguments.batch_tokens, step >= arguments.late_step)
         loss = loss_of(network, forward, batch, device)
         torch.autograd.backward(loss)
         elapsed[1] = loss.detach()
@@ -156,7 +156,8 @@ def main() -> None:
     here = Path(__file__).parent
     parser.add_argument("--minutes", type=float, default=75.0)
     parser.add_argument("--processes", type=int, default=2, help="CPU processes with one thread each")
-    parser.add_argument("--batch-tokens", type=int, default=4096, help="per process and step")
+    parser.add_argument("--batch-tokens", type=int, default=3072, help="per process and step")
+    parser.add_argument("--late-step", type=int, default=5634, help="from when on tasks.LATE_SHARES holds")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)

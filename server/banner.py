@@ -10,7 +10,7 @@ from server.figures import settings as decoder_settings
 from server.settings import Settings
 from server.version import VERSION
 
-TRY_PROMPT = "Sort these numbers: 7, 9, 4."  # something the built-in model can do
+TRY_PROMPT = "How much is 9 + 9 - 6?"  # something the built-in model can do
 
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 

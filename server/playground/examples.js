@@ -2,11 +2,11 @@
 
 /** For the built-in model: problems of the kinds it was trained on, from its own list of held-out ones. */
 const BUILT_IN = [
-  ["Note", "Write a note from George to Oscar about the party on Saturday."],
-  ["JSON", "Write as JSON: Tina is 54 years old and lives in Porto."],
-  ["Sort", "Sort these numbers: 7, 9, 4."],
-  ["Code", 'def backwards(numbers):\n    """Return numbers reversed."""\n'],
-  ["Subtract", "Karl has 7 keys and sells 2 of them to Felix. How many keys are left for Karl?"],
+  ["Story", "Write a story about Bruno and a blue horse."],
+  ["Sum", "Victor has 5 lemons. Victor gets 8 from Diana. How many lemons does Victor have now?"],
+  ["JSON", "Write as JSON: Otto has a white dog. Otto has worked as a painter for 9 years."],
+  ["Code", 'def count_greater(numbers):\n    """Return how many numbers are greater than 6."""\n'],
+  ["Note", "Write a note from Karl to Emma about the meeting on Sunday."],
 ];
 
 const GENERAL = [

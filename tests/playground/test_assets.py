@@ -77,7 +77,7 @@ def test_the_examples_are_problems_that_training_left_out() -> None:
     chips = re.findall(r"^  \[\"(\w+)\", (['\"])(.*)\2\],$", built_in, re.MULTILINE)
     lines = (Path(__file__).parents[2] / "demo_model" / "examples.jsonl").read_text().splitlines()
     tasks = {entry["prompt"]: entry["task"] for entry in map(json.loads, lines)}
-    kinds = {"Note": "prose", "JSON": "json", "Sort": "list", "Code": "code", "Subtract": "word"}
+    kinds = {"Story": "prose", "Sum": "word", "JSON": "json", "Code": "code", "Note": "prose"}
     assert {name: tasks.get(prompt.replace("\\n", "\n")) for name, _, prompt in chips} == kinds
 
 
