@@ -55,7 +55,7 @@ def _write(result: BenchResult) -> None:
     written[1].write_text(table)
     if not write_plot(result, written[2]):
         written.pop()
-        print("psd bench: no plot: it needs matplotlib (pip install 'psd-server[bench]')", file=sys.stderr)
+        print("psd bench: no plot: it needs matplotlib (pip install 'psd-server[plots]')", file=sys.stderr)
     print(f"psd bench: wrote {', '.join(map(str, written))}", file=sys.stderr)
 
 

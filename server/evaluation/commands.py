@@ -130,7 +130,7 @@ def _write(run: RunResults, folder: Path) -> None:
     try:
         from server.evaluation.plots import draw_all
     except ImportError:
-        print("psd eval: no plots: matplotlib is missing (pip install 'psd-server[eval]')", file=sys.stderr)
+        print("psd eval: no plots: matplotlib is missing (pip install 'psd-server[plots]')", file=sys.stderr)
     else:
         written += [path.name for path in draw_all(run, folder)]
     print(f"written to {folder}: {', '.join(written)}", file=sys.stderr)

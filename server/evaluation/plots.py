@@ -1,4 +1,4 @@
-"""A run's results as pictures, with matplotlib (extra `eval`).
+"""A run's results as pictures, with matplotlib (extra `plots`).
 
 The background is transparent and every colour of a middle lightness, so that one file reads on white and on black.
 """
