@@ -35,6 +35,7 @@ from server.evaluation.source import Source
 from server.evaluation.summary import Results, Summary, summarize
 from server.evaluation.tasks import load_prompts
 from server.figures import POLICY_SETTINGS
+from server.outputs import check_output
 from server.terminal.canvas import harmless
 from server.terminal.source import SourceError
 
@@ -92,8 +93,7 @@ def _calibrate(given: argparse.Namespace) -> int:
     ask = make_ask(given, settings)
     problems = load_prompts(Path(given.prompts), make_form(given, needs_reference=False))
     output = Path(given.output)
-    if not output.parent.is_dir():
-        raise ConfigError("output", f"--output must be a file in a folder that is there, got {given.output!r}")
+    check_output(output)
     sandbox = None
     if any(problem.runs_code for problem in problems):
         if given.allow_code_execution:

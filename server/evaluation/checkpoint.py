@@ -10,7 +10,7 @@ SAMPLE_BYTES: Final = 1 << 20  # from each end of a file
 CONFIGURATION: Final = ("*.json", "*.jinja", "merges.txt", "tokenizer.model")
 
 
-def identify(folder: Path, tokenizer_folder: Path, chat_template: Path | None) -> str:
+def identify(folder: Path, tokenizer_folder: Path, chat_template: str | None) -> str:
     """A digest of size, beginning and end of every file that the answers of a model depend on.
 
     chat_template   a file that is used instead of the folder's own template
@@ -18,7 +18,7 @@ def identify(folder: Path, tokenizer_folder: Path, chat_template: Path | None) -
     paths = [path for pattern in (*CONFIGURATION, "*.safetensors") for path in sorted(folder.glob(pattern))]
     if tokenizer_folder != folder:
         paths += [path for pattern in CONFIGURATION for path in sorted(tokenizer_folder.glob(pattern))]
-    paths += [] if chat_template is None else [chat_template]
+    paths += [] if chat_template is None else [Path(chat_template)]
     digest = hashlib.sha256()
     for path in paths:
         size = path.stat().st_size

@@ -25,6 +25,7 @@ from server.evaluation.sandbox import Limits, Sandbox, SandboxError
 from server.evaluation.setup import make_ask, make_form, make_source, read_settings, run_settings, without_code
 from server.evaluation.summary import Results, summarize
 from server.evaluation.tasks import BUILT_IN, Choice, load_problems
+from server.outputs import check_output
 from server.terminal.canvas import harmless
 from server.terminal.source import SourceError
 
@@ -68,6 +69,7 @@ def _evaluate(given: argparse.Namespace, folder: Path) -> int:
     if given.restart:
         for name in ("journal.jsonl", "grades.jsonl"):
             (folder / name).unlink(missing_ok=True)
+    check_output(folder / "journal.jsonl")
     source = make_source(given, settings, given.batch or BATCH)
     fixed = run_settings(source, ask)
     plan = Plan(prepared.problems, prepared.cells, ask)

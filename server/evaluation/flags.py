@@ -19,15 +19,10 @@ MAX_TOKENS: Final = 128
 PLACE_FLAGS: Final = ("block_length", "cache", "canvas_blocks")
 MODEL_FLAGS: Final = (
     *("model", "tokenizer", "chat_template", "dtype", "device", "threads", "max_model_len", "max_num_batched_tokens"),
+    *PLACE_FLAGS,
     "api_key",
 )
-SERVER_FLAGS: Final[tuple[Flag, ...]] = tuple(
-    flag
-    for flag in FLAGS
-    if flag.name
-    in MODEL_FLAGS
-    or flag.name in PLACE_FLAGS
-)
+SERVER_FLAGS: Final[tuple[Flag, ...]] = tuple(flag for flag in FLAGS if flag.name in MODEL_FLAGS)
 
 
 def add_eval_flags(parser: argparse.ArgumentParser) -> None:

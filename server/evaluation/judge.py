@@ -23,6 +23,10 @@ _BODY_END: Final = re.compile(r"\n(?=[^\s)\]}])")  # a line at the margin that c
 class Runner(Protocol):
     """Runs programs."""
 
+    @property
+    def limits(self) -> object:
+        """What a program is held to: under other limits the verdict may be another."""
+
     def passes(self, program: str) -> bool:
         """Whether the program runs to its end without an error."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
@@ -41,7 +40,7 @@ class LocalSource:
         facts, source, template = self._loaded.facts, self._loaded.source, settings.model.chat_template
         self.facts: JsonObject = {
             "model": settings.model.source,
-            "checkpoint": identify(source.folder, source.tokenizer_folder, None if template is None else Path(template)),
+            "checkpoint": identify(source.folder, source.tokenizer_folder, template),
             "architecture": facts.architecture,
             "num_parameters": facts.num_parameters,
             "dtype": facts.dtype,

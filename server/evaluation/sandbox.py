@@ -39,7 +39,7 @@ class Sandbox:
 
     def __init__(self, limits: Limits) -> None:
         """Try what this machine permits. SandboxError if nothing runs."""
-        self._limits = limits
+        self.limits = limits
         self._drops_user = True
         facts = self._run(_PROBE)
         if facts is None:  # e.g. an interpreter that only its owner may read
@@ -52,7 +52,7 @@ class Sandbox:
     @property
     def description(self) -> str:
         """What holds here, in words."""
-        limits = self._limits
+        limits = self.limits
         network = (
             "no network (a namespace of its own)"
             if self._facts["has_own_network"]
@@ -76,7 +76,7 @@ class Sandbox:
     def _run(self, program: str) -> dict[str, object] | None:
         """What the guard says of a program that ran to its end, else None."""
         token = secrets.token_hex(16)
-        order = {"program": program, "token": token, "drops_user": self._drops_user} | asdict(self._limits)
+        order = {"program": program, "token": token, "drops_user": self._drops_user} | asdict(self.limits)
         with tempfile.TemporaryDirectory(prefix="psd-answer-") as folder:
             if self._drops_user:
                 os.chmod(folder, 0o777)  # the program may run as another user
@@ -90,7 +90,7 @@ class Sandbox:
                 start_new_session=True,
             )
             try:
-                said, _ = process.communicate(json.dumps(order).encode(), self._limits.seconds + _START_SECONDS)
+                said, _ = process.communicate(json.dumps(order).encode(), self.limits.seconds + _START_SECONDS)
             except subprocess.TimeoutExpired:  # it sleeps: that costs no processor time
                 return None
             finally:

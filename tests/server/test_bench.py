@@ -192,7 +192,7 @@ def test_without_matplotlib_everything_but_the_plot_is_written(
         (["--extra-body", "[]"], 2, "must be a JSON object, got '[]'"),
         (["--extra-body", '{"stream": false}'], 2, "must not hold stream"),
         (["--prompts", "none.jsonl"], 2, "--prompts must be a readable file"),
-        (["--output", "no/such/run"], 2, "in a folder that exists, got 'no/such/run'"),
+        (["--output", "no/such/run"], 2, "in a folder that exists, got 'no/such/run.json'"),
     ],
 )
 def test_what_cannot_be_measured_is_said(
