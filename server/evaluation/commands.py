@@ -51,9 +51,7 @@ def evaluate(given: argparse.Namespace) -> int:
         return _evaluate(given, folder)
     except (ConfigError, TaskError) as error:
         return _fail(error, 2)
-    except (SourceError, SandboxError) as error:
-        return _fail(error, 1)
-    except OSError as error:
+    except (SourceError, SandboxError, OSError) as error:
         return _fail(error, 1)
     except KeyboardInterrupt:
         print(f"psd eval: stopped; the same command goes on from the answers in {folder}", file=sys.stderr)
@@ -82,7 +80,7 @@ def _evaluate(given: argparse.Namespace, folder: Path) -> int:
     run = RunResults(
         settings=fixed | {"tasks": list(tasks), "problems": len(prepared.problems), "seed": given.seed},
         machine=describe_machine(),
-        command=_command(sys.argv[1:]),
+        command=_command(sys.argv[1:], given.api_key or []),
         baseline=prepared.baseline,
         notes=prepared.notes,
         summaries=summarize(results, prepared.problems, prepared.baseline),
@@ -138,15 +136,12 @@ def _write(run: RunResults, folder: Path) -> None:
     print(f"written to {folder}: {', '.join(written)}", file=sys.stderr)
 
 
-def _command(arguments: Sequence[str]) -> str:
-    """What was typed, without any key."""
+def _command(arguments: Sequence[str], keys: Sequence[str]) -> str:
+    """What was typed, without any key, however its flag was abbreviated."""
     shown: list[str] = []
     for argument in arguments:
-        if shown and shown[-1] == "--api-key":
-            argument = "…"
-        elif argument.startswith("--api-key="):
-            argument = "--api-key=…"
-        shown.append(argument)
+        name, equals, value = argument.partition("=")
+        shown.append("…" if argument in keys else f"{name}=…" if equals and value in keys else argument)
     return shlex.join(["psd", *shown])
 
 

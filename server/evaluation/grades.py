@@ -59,6 +59,6 @@ def _read(line: bytes) -> tuple[str, bool] | None:
         match json.loads(line):
             case [str(key), bool(is_right)]:
                 return key, is_right
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     return None

@@ -95,7 +95,7 @@ class Journal:
                 else:
                     answer = msgspec.convert(entry["answer"], Answer)
                     self.answers[answer.cell][answer.problem] = answer
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
             raise ConfigError(
                 "output",
                 f"{self._path} is no journal of a run ({type(error).__name__}: {error}); take another --output, "
