@@ -115,7 +115,7 @@ class Ranks:
 
     def first_fault(self, fault: str) -> str:
         """See Group."""
-        text = fault.encode()[:FAULT_BYTES]
+        text = fault.encode(errors="replace")[:FAULT_BYTES]
         own = torch.frombuffer(bytearray(text.ljust(FAULT_BYTES, b"\0")), dtype=torch.uint8)
         every = [torch.empty_like(own) for _ in range(self.shard.size)]
         dist.all_gather(every, own)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psd_core.block import BlockState, Candidates
-from psd_core.config import POLICY_NAMES, DecoderConfig, EngineConfig
+from psd_core.config import POLICY_NAMES, CacheName, DecoderConfig, EngineConfig
 from psd_core.errors import ContextError, RequestError
 from psd_core.kvcache.modes import CAUSAL_CACHES
 from psd_core.models.layers import DiffusionDecoder
@@ -79,7 +79,7 @@ def test_any_mix_equals_the_batch_of_one_under_any_pressure(seed: int) -> None:
     added = []
     for index in range(16):
         decoder = DecoderConfig(
-            policy=rng.choice(POLICY_NAMES),  # type: ignore[arg-type]  # a name from the table
+            policy=rng.choice(POLICY_NAMES),
             threshold=rng.choice((0.2, 0.6)),
             block_length=BLOCK,
             cache=rng.choice(("none", "causal", "causal", "causal")),
@@ -162,13 +162,13 @@ def test_a_prompt_is_scored_in_one_forward(budget: int) -> None:
 
 
 @pytest.mark.parametrize("cache", CAUSAL_CACHES)
-def test_edits_reach_the_first_token_and_drafts_change_nothing(cache: str) -> None:
+def test_edits_reach_the_first_token_and_drafts_change_nothing(cache: CacheName) -> None:
     """The candidate of a block's first token is read off the text before it, whatever became of the block."""
     changed = 0
     for seed in range(6):
         decoder = DecoderConfig(
             block_length=BLOCK,
-            cache=cache,  # type: ignore[arg-type]  # a name from the table
+            cache=cache,
             threshold=0.4,
             draft_depth=0,
             edit_threshold=0.1,

@@ -25,7 +25,7 @@ from server.bench.prompts import Prompt, random_prompts, read_prompts
 from server.bench.reading import EventLines
 from server.bench.report import to_json, to_markdown
 from server.bench.run import BenchResult, BenchSettings, run_bench
-from server.bench.target import Ask, UnreachableError
+from server.bench.target import Ask, Endpoint, UnreachableError
 from server.cli import main
 from tests.server.process import ServerProcess, wait_until
 from tests.server.rival import Rival, running
@@ -85,10 +85,10 @@ def test_our_own_server_is_measured_with_forwards_and_tokens_of_every_chunk(
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
 @pytest.mark.parametrize(("counts_chunks", "counts_tokens"), [(True, True), (False, True), (False, False)])
 def test_a_plain_server_is_measured_as_far_as_it_counts(
-    endpoint: str, counts_chunks: bool, counts_tokens: bool
+    endpoint: Endpoint, counts_chunks: bool, counts_tokens: bool
 ) -> None:
     with running(Rival(counts_chunks=counts_chunks, counts_tokens=counts_tokens)) as rival:
-        result = run(settings(rival.url, ask=Ask("", endpoint, 5, {}, 20.0)))  # type: ignore[arg-type]  # a Literal
+        result = run(settings(rival.url, ask=Ask("", endpoint, 5, {}, 20.0)))
     (level,) = result.levels
     figures = level.figures
     assert result.model == "rival-1"
