@@ -26,7 +26,7 @@ def grade(problem: Problem, completion: str) -> bool:
         case "json":
             try:
                 return bool(json.loads(text) == json.loads(problem.answer))
-            except ValueError:
+            except (ValueError, RecursionError):
                 return False
         case _:
             return " ".join(text.split()) == " ".join(problem.answer.split())

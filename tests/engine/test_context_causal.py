@@ -23,7 +23,7 @@ from psd_core.policies import Greedy, OpensAlone
 from psd_core.request import Request, SamplingParams
 from tests.engine.drive import Driver, begin_alike, churn, decoders, make_stems, requests, run_after, run_alone
 from tests.engine.naive import naive_decode
-from tests.engine.tiny import VOCAB_SIZE, plain_forward, tiny_model, tiny_spec
+from tests.engine.tiny import plain_forward, tiny_model, tiny_spec
 
 BLOCK = 4
 PROMPT = (5, 9, 2, 30, 41, 7, 7, 12, 3, 21)
