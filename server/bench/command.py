@@ -23,8 +23,8 @@ from server.bench.target import Ask, UnreachableError
 from server.outputs import check_output
 from server.settings import client_key
 from server.terminal.canvas import harmless
+from server.terminal.ending import FAILED, INTERRUPTED, WRONG_USAGE, fail
 
-INTERRUPTED: Final = 130  # what a shell reports for Ctrl-C
 OWN_FIELDS: Final = ("model", "prompt", "messages", "stream", "stream_options", "n", "best_of", "max_tokens")
 
 
@@ -36,9 +36,9 @@ def bench(given: argparse.Namespace) -> int:
         with progress:
             result = asyncio.run(run_bench(settings, progress.show))
     except ConfigError as error:
-        return _fail(error, 2)
+        return fail("bench", error, WRONG_USAGE)
     except UnreachableError as error:
-        return _fail(error, 1)
+        return fail("bench", error, FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
     if not result.levels:
@@ -48,15 +48,10 @@ def bench(given: argparse.Namespace) -> int:
     try:
         _write(result, table)
     except OSError as error:
-        return _fail(error, 1)
+        return fail("bench", error, FAILED)
     if result.is_interrupted:
         return INTERRUPTED
     return 0 if any(level.figures.num_answered for level in result.levels) else 1
-
-
-def _fail(error: Exception, status: int) -> int:
-    print(harmless(f"psd bench: error: {error}"), file=sys.stderr)
-    return status
 
 
 def _files(output: Path) -> tuple[Path, Path, Path]:

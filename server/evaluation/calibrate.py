@@ -37,9 +37,9 @@ from server.evaluation.tasks import load_prompts
 from server.figures import POLICY_SETTINGS
 from server.outputs import check_output
 from server.terminal.canvas import harmless
+from server.terminal.ending import FAILED, INTERRUPTED, WRONG_USAGE, fail
 from server.terminal.source import SourceError
 
-INTERRUPTED: Final = 130  # what a shell reports for Ctrl-C
 FEW: Final = 10  # prompts that tell next to nothing
 
 
@@ -48,9 +48,9 @@ def calibrate(given: argparse.Namespace) -> int:
     try:
         return _calibrate(given)
     except (ConfigError, TaskError) as error:
-        return _fail(error, 2)
+        return fail("calibrate", error, WRONG_USAGE)
     except (SourceError, SandboxError, OSError) as error:
-        return _fail(error, 1)
+        return fail("calibrate", error, FAILED)
     except KeyboardInterrupt:
         print("psd calibrate: stopped; nothing was written", file=sys.stderr)
         return INTERRUPTED
@@ -163,6 +163,3 @@ def _comments(chosen: Point, points: Sequence[Point], facts: dict[str, object]) 
     ]
 
 
-def _fail(error: Exception, status: int) -> int:
-    print(harmless(f"psd calibrate: error: {error}"), file=sys.stderr)
-    return status

@@ -27,9 +27,9 @@ from server.evaluation.summary import Results, summarize
 from server.evaluation.tasks import BUILT_IN, Choice, load_problems
 from server.outputs import check_output
 from server.terminal.canvas import harmless
+from server.terminal.ending import FAILED, INTERRUPTED, WRONG_USAGE, fail
 from server.terminal.source import SourceError
 
-INTERRUPTED: Final = 130  # what a shell reports for Ctrl-C
 DEFAULT_BASELINE: Final = "greedy"
 
 
@@ -50,9 +50,9 @@ def evaluate(given: argparse.Namespace) -> int:
     try:
         return _evaluate(given, folder)
     except (ConfigError, TaskError) as error:
-        return _fail(error, 2)
+        return fail("eval", error, WRONG_USAGE)
     except (SourceError, SandboxError, OSError) as error:
-        return _fail(error, 1)
+        return fail("eval", error, FAILED)
     except KeyboardInterrupt:
         print(f"psd eval: stopped; the same command goes on from the answers in {folder}", file=sys.stderr)
         return INTERRUPTED
@@ -145,6 +145,3 @@ def _command(arguments: Sequence[str], keys: Sequence[str]) -> str:
     return shlex.join(["psd", *shown])
 
 
-def _fail(error: Exception, status: int) -> int:
-    print(harmless(f"psd eval: error: {error}"), file=sys.stderr)
-    return status

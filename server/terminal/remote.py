@@ -83,9 +83,26 @@ def _checked(chunk: Any) -> JsonObject:
     if isinstance(chunk, dict) and "error" in chunk:
         error = chunk["error"]
         raise SourceError(str(error.get("message")) if isinstance(error, dict) else str(error))
-    if not isinstance(chunk, dict) or not isinstance(chunk.get("choices"), list):
+    choices = chunk.get("choices") if isinstance(chunk, dict) else None
+    is_known = isinstance(choices, list) and all(map(_is_choice, choices))
+    if not isinstance(chunk, dict) or not is_known or not _is_usage(chunk.get("usage")):
         raise SourceError(f"the server sent something that is no chunk of an answer: {str(chunk)[:80]}")
     return chunk
+
+
+def _is_choice(choice: object) -> bool:
+    """Whether it has a text, or a delta, which may have none."""
+    if not isinstance(choice, dict):
+        return False
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        return isinstance(delta.get("content"), str | None)
+    return isinstance(choice.get("text"), str)
+
+
+def _is_usage(usage: object) -> bool:
+    """Whether it counts tokens, or is absent."""
+    return usage is None or (isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int))
 
 
 def _said(error: HTTPError) -> str:

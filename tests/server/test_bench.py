@@ -22,7 +22,7 @@ from psd_core.errors import ConfigError
 from server.bench.figures import spread
 from server.bench.load import ClosedLoop, OpenLoop, arrivals
 from server.bench.prompts import Prompt, random_prompts, read_prompts
-from server.bench.reading import EventLines
+from server.bench.reading import MAX_EVENT_BYTES, EventLines, ProtocolError, Reading
 from server.bench.report import to_json, to_markdown
 from server.bench.run import BenchResult, BenchSettings, run_bench
 from server.bench.target import Ask, Endpoint, UnreachableError
@@ -186,6 +186,9 @@ def test_without_matplotlib_everything_but_the_plot_is_written(
     [
         (["--url", "localhost:8000"], 2, "--url must be like http://localhost:8000, got 'localhost:8000'"),
         (["--url", "http://127.0.0.1:1"], 1, "http://127.0.0.1:1 cannot be reached"),
+        (["--url", "http://localhost:99999"], 2, "--url must be like http://localhost:8000, got 'http://localhost:99999'"),
+        (["--extra-body", "[" * 100_000], 2, "must be JSON"),
+        (["--output", "/"], 2, "--output must be a file name in a folder that exists, got '/'"),
         (["--concurrency", "4,0"], 2, "must be between 1 and 10000, got '0'"),
         (["--concurrency", "1", "--rate", "1"], 2, "not allowed with"),
         (["--concurrency", "64", "--max-connections", "8"], 2, "--max-connections must be at least 64, got 8"),
@@ -291,3 +294,33 @@ def test_percentiles_are_interpolated() -> None:
     assert found is not None
     assert (found.count, found.mean, found.p50, found.p90) == (5, 3.0, 3.0, 4.6)
     assert spread([]) is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b'data: {"choices": ' + b"[" * 100_000 + b"\n\n", "an event that is not JSON"),
+        (b"x" * (MAX_EVENT_BYTES + 1), "an event of more than 16 MiB"),
+        (b"data: x\n" * (MAX_EVENT_BYTES + 1), "an event of more than 16 MiB"),
+        (b"data: \xff\n\n", "a stream that is not UTF-8"),
+    ],
+    ids=["deep", "long", "many lines", "latin"],
+)
+def test_a_stream_that_is_none_ends_in_words(sent: bytes, words: str) -> None:
+    reading, lines = Reading(), EventLines()
+    with pytest.raises(ProtocolError, match=words):
+        for event in lines.push(sent):
+            reading.take(event, 0.0)
+
+
+def test_a_prompt_may_hold_what_unicode_calls_a_line_break(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('"a\u2028b"\n"c"\n', encoding="utf-8-sig")
+    assert read_prompts(path, is_chat=False) == [Prompt("a\u2028b"), Prompt("c")]
+
+
+def test_a_password_in_the_address_is_not_written() -> None:
+    with running(Rival()) as rival:
+        result = run(settings(rival.url.replace("http://", "http://alice:pa55word@")))
+    assert "pa55word" not in json.dumps(to_json(result)) + to_markdown(result)
+    assert rival.url in to_markdown(result)
