@@ -14,15 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from psd_core.errors import ConfigError
 from server.bench.figures import spread
 from server.bench.load import ClosedLoop, OpenLoop, arrivals
 from server.bench.prompts import Prompt, random_prompts, read_prompts
-from server.bench.reading import MAX_EVENT_BYTES, EventLines, ProtocolError, Reading
 from server.bench.report import to_json, to_markdown
 from server.bench.run import BenchResult, BenchSettings, run_bench
 from server.bench.target import Ask, Endpoint, UnreachableError
@@ -254,26 +250,6 @@ def test_the_key_is_sent_and_never_written() -> None:
     assert "s3cret" not in json.dumps(to_json(result)) + to_markdown(result)
 
 
-@example(["\u2028\x85"], [3, 9], "\r\n")
-@hypothesis_settings(max_examples=40)
-@given(
-    st.lists(st.text(max_size=5), max_size=5),
-    st.lists(st.integers(0, 200), max_size=8),
-    st.sampled_from(["\n", "\r\n"]),
-)
-def test_events_are_the_same_however_the_bytes_are_cut(texts: list[str], cuts: list[int], end: str) -> None:
-    texts = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
-    raw = "".join(f": ping{end}{end}id: 7{end}data: {text}{end}{end}" for text in texts).encode()
-    edges = [0, *sorted(cut for cut in cuts if cut < len(raw)), len(raw)]
-    lines = EventLines()
-    got = [event for start, stop in itertools.pairwise(edges) for event in lines.push(raw[start:stop])]
-    assert got == texts
-
-
-def test_only_line_feeds_end_a_line() -> None:
-    assert list(EventLines().push('data: {"a": "\u2028\x85\x0b"}\n\n'.encode())) == ['{"a": "\u2028\x85\x0b"}']
-
-
 def test_arrivals_are_those_of_a_poisson_process_and_the_same_for_one_seed() -> None:
     due = arrivals(50.0, 20_000, seed=4)
     gaps = [after - before for before, after in itertools.pairwise([0.0, *due])]
@@ -294,23 +270,6 @@ def test_percentiles_are_interpolated() -> None:
     assert found is not None
     assert (found.count, found.mean, found.p50, found.p90) == (5, 3.0, 3.0, 4.6)
     assert spread([]) is None
-
-
-@pytest.mark.parametrize(
-    ("sent", "words"),
-    [
-        (b'data: {"choices": ' + b"[" * 100_000 + b"\n\n", "an event that is not JSON"),
-        (b"x" * (MAX_EVENT_BYTES + 1), "an event of more than 16 MiB"),
-        (b"data: x\n" * (MAX_EVENT_BYTES + 1), "an event of more than 16 MiB"),
-        (b"data: \xff\n\n", "a stream that is not UTF-8"),
-    ],
-    ids=["deep", "long", "many lines", "latin"],
-)
-def test_a_stream_that_is_none_ends_in_words(sent: bytes, words: str) -> None:
-    reading, lines = Reading(), EventLines()
-    with pytest.raises(ProtocolError, match=words):
-        for event in lines.push(sent):
-            reading.take(event, 0.0)
 
 
 def test_a_prompt_may_hold_what_unicode_calls_a_line_break(tmp_path: Path) -> None:
