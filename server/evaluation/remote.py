@@ -10,6 +10,7 @@ from typing import Any
 
 from server.body import JsonObject
 from server.evaluation.answer import Reply, read_cost, read_settings
+from server.evaluation.cell import PLACE_SETTINGS
 from server.terminal.remote import RemoteModel
 from server.terminal.source import SourceError
 
@@ -22,7 +23,8 @@ class RemoteSource:
         self._concurrency = concurrency
         self._is_closing = threading.Event()
         self.model = remote.model
-        self.facts: JsonObject = {"url": url, "model": remote.model, "concurrency": concurrency}
+        left = _left_to_server(remote.card())
+        self.facts: JsonObject = {"url": url, "model": remote.model, "server": left, "concurrency": concurrency}
 
     def replies(self, path: str, bodies: Mapping[str, JsonObject]) -> Generator[tuple[str, Reply], None, None]:
         """See Source. Answers that are under way when it is closed are left at their next chunk."""
@@ -67,3 +69,12 @@ class RemoteSource:
             raise SourceError(str(error)) from None
         except (KeyError, TypeError, AttributeError) as error:
             raise SourceError(f"the server sent something that is no chunk of an answer: {error!r}") from None
+
+
+def _left_to_server(card: JsonObject) -> JsonObject:
+    """What answers depend on that no request says: the server's own values, as far as it tells them."""
+    psd = card.get("psd")
+    decoder = psd.get("decoder") if isinstance(psd, dict) else None
+    own = {name: decoder.get(name) for name in sorted(PLACE_SETTINGS)} if isinstance(decoder, dict) else {}
+    every = {"max_model_len": card.get("max_model_len")} | own
+    return {name: value for name, value in every.items() if value is not None}

@@ -8,7 +8,7 @@ from contextlib import closing
 from http.client import HTTPException, HTTPResponse
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 
 from server.body import JsonObject
@@ -53,6 +53,15 @@ class RemoteModel:
             except (ValueError, RecursionError) as error:  # neither UTF-8 nor JSON, or too deep
                 raise SourceError(f"{self._base} does not answer as a PSD server: {error}") from error
         raise SourceError("the stream ended before the answer was complete")
+
+    def card(self) -> JsonObject:
+        """What the server says of the model. SourceError if it does not know it."""
+        with closing(self._open(f"/v1/models/{quote(self.model)}", None)) as response:
+            try:
+                card = json.load(response)
+            except (*UNREADABLE, OSError, HTTPException) as error:
+                raise SourceError(f"{self._base} describes no model as a PSD server does") from error
+        return card if isinstance(card, dict) else {}
 
     def _first_model(self) -> str:
         with closing(self._open("/v1/models", None)) as response:

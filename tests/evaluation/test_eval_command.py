@@ -167,6 +167,7 @@ def test_an_engine_in_the_process_gives_the_servers_answers(
         # How many drafts a forward carries depends on who shares it: only the tokens are equal.
         assert reply["cost"]["tokens"] == other["cost"]["tokens"]
     assert results(output)["settings"]["batch"] == 2
+    assert results(run)["settings"]["server"]["block_length"] == results(run)["cells"][0]["settings"]["block_length"]
 
 
 def test_code_is_run_only_if_that_is_allowed(server: ServerProcess, tmp_path: Path) -> None:
