@@ -69,8 +69,8 @@ class Segment:
         """Whether any query must not see some key."""
         first, last = self.window_start, max(self.window_start + self.width, self.context_stop) - 1
         is_ordered = self.causal_block is not None and last // self.causal_block > first // self.causal_block
-        is_open = self.open_start is None or first >= min(self.open_start, last)
-        return self.rows_at_once > 1 or self.stale.start < self.stale.stop or is_ordered or not is_open
+        is_context = self.open_start is not None and first < min(self.open_start, last)
+        return self.rows_at_once > 1 or self.stale.start < self.stale.stop or is_ordered or is_context
 
 
 @dataclass(frozen=True, slots=True)
