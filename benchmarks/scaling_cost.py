@@ -89,7 +89,9 @@ def main() -> None:
         batches = {str(size): make(size) for size in sizes}
         for batch in batches.values():
             call(batch)
-        timed = {size: partial(seconds_of, partial(call, batch), CLOCKS[given.clock]) for size, batch in batches.items()}
+        timed = {
+            size: partial(seconds_of, partial(call, batch), CLOCKS[given.clock]) for size, batch in batches.items()
+        }
         medians = [statistics.median(found) for found in alternate(timed, given.rounds).values()]
         cells = " | ".join(f"{1e3 * seconds:.1f}" for seconds in medians)
         print(f"| {name} | {cells} | {exponent(sizes, medians):.2f} |", flush=True)

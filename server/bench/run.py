@@ -82,7 +82,6 @@ async def run_bench(settings: BenchSettings, progress: Progress) -> BenchResult:
         return BenchResult(settings, model, tuple(target.usage_options), tuple(levels), stop.is_set())
 
 
-
 def _draw(settings: BenchSettings, count: int) -> list[Prompt]:
     """Prompts for all levels: no level, and no warm-up, asks what another one has asked while there are others."""
     if settings.prompts:

@@ -161,5 +161,3 @@ def _comments(chosen: Point, points: Sequence[Point], facts: dict[str, object]) 
         f"Measured over {chosen.summary.num_problems} prompts with {run}.",
         f"{machine}.",
     ]
-
-

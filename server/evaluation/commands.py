@@ -143,5 +143,3 @@ def _command(arguments: Sequence[str], keys: Sequence[str]) -> str:
         name, equals, value = argument.partition("=")
         shown.append("…" if argument in keys else f"{name}=…" if equals and value in keys else argument)
     return shlex.join(["psd", *shown])
-
-

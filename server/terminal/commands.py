@@ -215,5 +215,3 @@ def _source(given: argparse.Namespace, settings: Settings) -> Source:
     from server.terminal.local import LocalModel  # torch is imported only by who needs it
 
     return LocalModel(settings)
-
-

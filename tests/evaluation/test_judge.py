@@ -84,7 +84,8 @@ def test_programs_end_at_their_limits(sandbox: Sandbox, tmp_path: Path, listener
         "writes relative to a folder": "import os\n"
         f"folder = os.open({str(tmp_path)!r}, os.O_RDONLY)\n"
         "os.write(os.open('outside', os.O_WRONLY | os.O_TRUNC, dir_fd=folder), b'changed')",
-        "writes elsewhere as a database": f"import sqlite3\nsqlite3.connect({str(tmp_path / 'new')!r}).execute('VACUUM')",
+        "writes elsewhere as a database": "import sqlite3\n"
+        f"sqlite3.connect({str(tmp_path / 'new')!r}).execute('VACUUM')",
         "writes many files": "for name in range(200):\n    open(str(name), 'w').close()",
         "makes folders without end": "import os\nwhile True:\n    os.mkdir('a')\n    os.chdir('a')",
         "floods what is read of it": "import os\nfor number in range(3, 9):\n"

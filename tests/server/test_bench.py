@@ -182,7 +182,11 @@ def test_without_matplotlib_everything_but_the_plot_is_written(
     [
         (["--url", "localhost:8000"], 2, "--url must be like http://localhost:8000, got 'localhost:8000'"),
         (["--url", "http://127.0.0.1:1"], 1, "http://127.0.0.1:1 cannot be reached"),
-        (["--url", "http://localhost:99999"], 2, "--url must be like http://localhost:8000, got 'http://localhost:99999'"),
+        (
+            ["--url", "http://localhost:99999"],
+            2,
+            "--url must be like http://localhost:8000, got 'http://localhost:99999'",
+        ),
         (["--extra-body", "[" * 100_000], 2, "must be JSON"),
         (["--output", "/"], 2, "--output must be a file name in a folder that exists, got '/'"),
         (["--concurrency", "4,0"], 2, "must be between 1 and 10000, got '0'"),

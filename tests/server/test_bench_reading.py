@@ -44,6 +44,10 @@ def test_only_line_feeds_end_a_line() -> None:
 )
 def test_a_stream_that_is_none_ends_in_words(sent: bytes, words: str) -> None:
     reading, lines = Reading(), EventLines()
-    with pytest.raises(ProtocolError, match=words):
+
+    def read() -> None:
         for event in lines.push(sent):
             reading.take(event, 0.0)
+
+    with pytest.raises(ProtocolError, match=words):
+        read()

@@ -92,9 +92,7 @@ def test_no_conversation_makes_a_5xx(
     reciter: ServerProcess, path: str, messages: object, tools: object, fields: dict[str, object]
 ) -> None:
     body = {"model": "tiny", "max_tokens": 1, "messages": messages, "tools": tools} | fields
-    response = reciter.client.post(
-        path, content=json.dumps(body).encode(), headers=JSON_TYPE
-    )
+    response = reciter.client.post(path, content=json.dumps(body).encode(), headers=JSON_TYPE)
     assert response.status_code in (200, 400)
 
 
