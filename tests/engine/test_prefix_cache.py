@@ -62,7 +62,7 @@ def test_any_mix_equals_the_batch_of_one_under_any_pressure(seed: int) -> None:
         prompt = begin_alike(rng, stems, (0, 5))
         sampling = SamplingParams(temperature=rng.choice((0.0, 1.0)), seed=index)
         added.append(Request(f"r{index}", prompt, rng.randint(1, 14), DECODER, sampling))
-    assert churn(tiny_model(seed, tiny_spec(is_shifted=seed == 1, block_length=4)), added, rng) > 40
+    assert churn(tiny_model(seed, tiny_spec(is_shifted=seed == 1, block_length=4)), added, rng) > 20
 
 
 def test_requests_of_different_salts_share_nothing() -> None:
