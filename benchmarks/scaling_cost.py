@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -89,9 +90,8 @@ def main() -> None:
         for batch in batches.values():
             call(batch)
         timed = {
-            size: lambda batch=batch: seconds_of(lambda: call(batch), CLOCKS[given.clock])
-            for size, batch in batches.items()
-        }  # type: ignore[misc]  # bound
+            size: partial(seconds_of, partial(call, batch), CLOCKS[given.clock]) for size, batch in batches.items()
+        }
         medians = [statistics.median(found) for found in alternate(timed, given.rounds).values()]
         cells = " | ".join(f"{1e3 * seconds:.1f}" for seconds in medians)
         print(f"| {name} | {cells} | {exponent(sizes, medians):.2f} |", flush=True)
@@ -103,13 +103,13 @@ def main() -> None:
     caches: tuple[CacheName, ...] = ("none", "dual", "causal")
     head("context; 1 row, 1 request", contexts)
     for cache in caches:
-        line(f"`{cache}`", contexts, lambda size, cache=cache: make_batch(model, cache, size, 1, 1))  # type: ignore[misc]  # bound
+        line(f"`{cache}`", contexts, partial(make_batch, model, cache, rows=1, batch=1))
     head("rows; context 512, 1 request", counts)
     for cache in caches:
-        line(f"`{cache}`", counts, lambda size, cache=cache: make_batch(model, cache, 512, size, 1))  # type: ignore[misc]  # bound
+        line(f"`{cache}`", counts, partial(make_batch, model, cache, 512, batch=1))
     head("requests; context 512, 4 rows", counts)
     for cache in caches:
-        line(f"`{cache}`", counts, lambda size, cache=cache: make_batch(model, cache, 512, 4, size))  # type: ignore[misc]  # bound
+        line(f"`{cache}`", counts, partial(make_batch, model, cache, 512, 4))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -97,17 +98,17 @@ def main() -> None:
     _print_row("changing", loads, lambda load: sum(load.run(task.prompts[:n], n) for n in BURSTS), given.rounds)
 
 
-def _print_row(label: str, loads: dict[str, Load], run, rounds: int) -> None:  # type: ignore[no-untyped-def]  # a lambda
+def _print_row(label: str, loads: dict[str, Load], run: Callable[[Load], float], rounds: int) -> None:
     tokens: dict[str, int] = {}
     latency: dict[str, float] = {}
 
     def timed(name: str) -> float:
-        seconds: float = run(loads[name])
+        seconds = run(loads[name])
         tokens[name] = loads[name].tokens
         latency[name] = statistics.median(loads[name].latencies)
         return seconds
 
-    found = alternate({name: lambda name=name: timed(name) for name in loads}, rounds)  # type: ignore[misc]  # bound
+    found = alternate({name: partial(timed, name) for name in loads}, rounds)
     seconds = {name: statistics.median(times) for name, times in found.items()}
     cells = [f"{tokens[name] / seconds[name]:.0f} ({1e3 * latency[name]:.0f})" for name in loads]
     if label == "changing":  # tokens and latencies are of the last burst only

@@ -27,7 +27,7 @@ def grade(problem: Problem, completion: str) -> bool:
         case "json":
             try:
                 return bool(json.loads(text) == json.loads(problem.answer))
-            except ValueError:
+            except (ValueError, RecursionError):
                 return False
         case "prose":
             return is_right(problem.prompt, text)

@@ -5,7 +5,9 @@ Linear layers run over the flat dimension; attention runs per segment. T query t
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,9 @@ import torch
 from torch import Tensor
 
 from psd_core.plan import Span, StepPlan
+
+# Elements of the biases that one forward keeps, 64 MiB in float32, and of a piece of one that it does not keep.
+MAX_BIAS_ELEMENTS: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +39,62 @@ class Segment:
     width: int
     window_start: int  # absolute position of each row's first token
     slot_start: int | None
-    context_stop: int  # cached positions 0 … context_stop - 1 are read
+    context_stop: int  # cached positions 0 … context_stop - 1 are read; 0 without a cache
     causal_block: int | None  # positions see their own and earlier blocks of this length; None: everything
     open_start: int | None  # positions before it see what stands before them, others everything; None: all are others
-    bias: (
-        Tensor | None
-    )  # [num_rows * width, context_stop + num_rows * width], 0 or -inf; without a cache [width, width]
 
     @property
     def num_tokens(self) -> int:
         return self.num_rows * self.width
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows whose keys stand in one view. Without a cache they are a batch of rows, each with its own keys."""
+        return 1 if self.slot_start is None else self.num_rows
+
+    @property
+    def bias_shape(self) -> tuple[int, int]:
+        """(queries, keys) of what attends at once."""
+        num_queries = self.rows_at_once * self.width
+        return num_queries, self.context_stop + num_queries
+
+    @property
+    def stale(self) -> slice:
+        """Cached copies of the window's own positions, which the rows' own keys replace."""
+        stop = self.window_start + self.width
+        return slice(min(self.window_start, self.context_stop), min(stop, self.context_stop))
+
+    @property
+    def hides_keys(self) -> bool:
+        """Whether any query must not see some key."""
+        first, last = self.window_start, max(self.window_start + self.width, self.context_stop) - 1
+        is_ordered = self.causal_block is not None and last // self.causal_block > first // self.causal_block
+        is_context = self.open_start is not None and first < min(self.open_start, last)
+        return self.rows_at_once > 1 or self.stale.start < self.stale.stop or is_ordered or is_context
+
+
+@dataclass(frozen=True, slots=True)
+class LargeBias:
+    """A bias too large to keep: every layer makes it anew, piece by piece.
+
+    num_queries   of a piece
+    """
+
+    segment: Segment
+    num_queries: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def pieces(self) -> Iterator[tuple[int, Tensor]]:
+        """(first query, [n, keys]) of successive pieces."""
+        end = self.segment.bias_shape[0]
+        for first in range(0, end, self.num_queries):
+            queries = range(first, min(first + self.num_queries, end))
+            yield first, make_bias(self.segment, queries, self.dtype, self.device)
+
+
+# What is added to attention scores, 0 or -inf, as large as the segment's `bias_shape`; None if nothing is hidden.
+Bias = Tensor | LargeBias | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +104,22 @@ class Batch:
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64, absolute
     segments: tuple[Segment, ...]
+    biases: tuple[Bias, ...]  # per segment
     score_index: Tensor  # [M] int64: query tokens whose logits are wanted, by span, row, position
 
 
-def build_batch(plan: StepPlan, is_shifted: bool, dtype: torch.dtype, device: torch.device) -> Batch:
+def build_batch(
+    plan: StepPlan,
+    is_shifted: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+    max_bias_elements: int = MAX_BIAS_ELEMENTS,
+) -> Batch:
     """Pack the spans of `plan`.
 
-    is_shifted   the logits of a position are those of the query token to its left
-    dtype        the model's activation dtype, for the attention bias
+    is_shifted          the logits of a position are those of the query token to its left
+    dtype               the model's activation dtype, for the attention bias
+    max_bias_elements   see `make_biases`
     """
     token_ids: list[np.ndarray] = []
     positions: list[np.ndarray] = []
@@ -75,7 +134,7 @@ def build_batch(plan: StepPlan, is_shifted: bool, dtype: torch.dtype, device: to
         for row in range(num_rows):
             scored = span.scored_positions(row)
             score_index.append(start + row * width + span.block_start - first + scored - int(is_shifted))
-        segment = _segment(span, start, dtype, device)
+        segment = _segment(span, start)
         if segments and _joins(segments[-1], segment):
             segments[-1] = replace(segments[-1], num_rows=segments[-1].num_rows + num_rows)
         else:
@@ -85,17 +144,15 @@ def build_batch(plan: StepPlan, is_shifted: bool, dtype: torch.dtype, device: to
         token_ids=torch.from_numpy(np.concatenate(token_ids)).to(device),
         positions=torch.from_numpy(np.concatenate(positions)).to(device),
         segments=tuple(segments),
+        biases=make_biases(segments, dtype, device, max_bias_elements),
         score_index=torch.from_numpy(np.concatenate(score_index)).to(device),
     )
 
 
-def _segment(span: Span, start: int, dtype: torch.dtype, device: torch.device) -> Segment:
+def _segment(span: Span, start: int) -> Segment:
     num_rows, width = span.token_ids.shape
     window = span.window
-    # Without cached context the rows are batched, so that each of them sees only itself anyway.
-    rows_apart, context_stop = (1, 0) if span.slot_start is None else (num_rows, window.context_stop)
-    causality = span.causal_block, span.open_start
-    bias = attention_bias(rows_apart, width, window.start, context_stop, *causality, dtype, device)
+    assert span.slot_start is not None or window.context_stop == 0, "nothing is cached, so nothing can be read"
     return Segment(
         start,
         num_rows,
@@ -105,73 +162,77 @@ def _segment(span: Span, start: int, dtype: torch.dtype, device: torch.device) -
         window.context_stop,
         span.causal_block,
         span.open_start,
-        bias,
     )
 
 
-def attention_bias(
-    num_rows: int,
-    width: int,
-    window_start: int,
-    context_stop: int,
-    causal_block: int | None,
-    open_start: int | None,
+def _joins(left: Segment, right: Segment) -> bool:
+    """Neighbours without a cache that hide the same keys attend as one batch of rows."""
+    alike = (left.width, left.causal_block, left.open_start) == (right.width, right.causal_block, right.open_start)
+    return left.slot_start is None and right.slot_start is None and alike
+
+
+def make_biases(
+    segments: Sequence[Segment],
     dtype: torch.dtype,
     device: torch.device,
-) -> Tensor | None:
-    """What `hidden_keys` says as something to add to attention scores: 0 or -inf; None if nothing is hidden."""
-    num_tokens = num_rows * width
-    is_ordered = causal_block is not None and not _sees_all(width, window_start, context_stop, causal_block)
-    if is_ordered or open_start is not None:
-        plain = hidden_keys(num_rows, width, window_start, context_stop, causal_block, open_start)
-        if not plain.any():
-            return None
-        hidden = torch.from_numpy(plain).to(device)
-        return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
-    stale = slice(min(window_start, context_stop), min(window_start + width, context_stop))
-    if num_rows == 1 and stale.start == stale.stop:
-        return None
-    bias = torch.zeros(num_tokens, context_stop + num_tokens, dtype=dtype, device=device)
-    bias[:, stale] = -torch.inf
-    if num_rows > 1:
-        own = bias[:, context_stop:].view(num_rows, width, num_rows, width)
-        own.fill_(-torch.inf)
-        own.diagonal(dim1=0, dim2=2).zero_()
+    max_elements: int = MAX_BIAS_ELEMENTS,
+) -> tuple[Bias, ...]:
+    """The bias of every segment. As many as have `max_elements` together are kept; a piece of another has no more.
+
+    So a long context costs no memory that grows with its square. A piece is never less than one query's keys.
+    """
+    biases: list[Bias] = []
+    room = max_elements
+    for segment in segments:
+        num_queries, num_keys = segment.bias_shape
+        if not segment.hides_keys:
+            biases.append(None)
+        elif num_queries * num_keys <= room:
+            room -= num_queries * num_keys
+            biases.append(make_bias(segment, range(num_queries), dtype, device))
+        else:
+            biases.append(LargeBias(segment, max(1, max_elements // num_keys), dtype, device))
+    return tuple(biases)
+
+
+def make_bias(segment: Segment, queries: range, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[len(queries), keys] of `dtype`: -inf where `hidden_keys` says so, 0 elsewhere."""
+    width, context_stop = segment.width, segment.context_stop
+    num_own, num_keys = segment.bias_shape
+    bias = torch.zeros(len(queries), num_keys, dtype=dtype, device=device)
+    bias[:, segment.stale] = -torch.inf
+    query = torch.arange(queries.start, queries.stop, device=device)[:, None]
+    own = torch.arange(num_own, device=device)
+    if segment.rows_at_once > 1:
+        bias[:, context_stop:].masked_fill_(query // width != own // width, -torch.inf)
+    if segment.causal_block is None and segment.open_start is None:
+        return bias
+    here = segment.window_start + query % width
+    keys = torch.cat([torch.arange(context_stop, device=device), segment.window_start + own % width])
+    if segment.causal_block is not None:
+        bias.masked_fill_(keys // segment.causal_block > here // segment.causal_block, -torch.inf)
+    if segment.open_start is not None:
+        bias.masked_fill_((keys > here) & (here < segment.open_start), -torch.inf)
     return bias
 
 
-def _sees_all(width: int, window_start: int, context_stop: int, causal_block: int) -> bool:
-    """Whether the window lies in one block and all context in it or before: then causality hides nothing."""
-    block = window_start // causal_block
-    last = max(window_start + width, context_stop) - 1
-    return last // causal_block == block
-
-
-def hidden_keys(
-    num_rows: int, width: int, window_start: int, context_stop: int, causal_block: int | None, open_start: int | None
-) -> npt.NDArray[np.bool_]:
-    """[num_rows * width, context_stop + num_rows * width]: which keys each query must not see, plainly.
+def hidden_keys(segment: Segment) -> npt.NDArray[np.bool_]:
+    """`bias_shape`: which keys each query must not see. The slow twin of `make_bias`.
 
     Hidden are the other rows, the stale cached copies of the window's own positions, later blocks if `causal_block` is
     given, and, if `open_start` is, whatever stands behind a query before it. Keys are ordered as in `Segment`.
     """
-    row_positions = np.arange(window_start, window_start + width)
-    rows = np.repeat(np.arange(num_rows), width)
-    queries = np.tile(row_positions, num_rows)
+    window_start, width, context_stop = segment.window_start, segment.width, segment.context_stop
+    rows = np.repeat(np.arange(segment.rows_at_once), width)
+    queries = np.tile(np.arange(window_start, window_start + width), segment.rows_at_once)
     context = np.arange(context_stop)
     keys = np.concatenate([context, queries])
     is_stale = (context >= window_start) & (context < window_start + width)
-    hidden = np.empty((queries.size, keys.size), np.bool_)
+    hidden = np.empty(segment.bias_shape, np.bool_)
     hidden[:, :context_stop] = is_stale[None, :]
     hidden[:, context_stop:] = rows[:, None] != rows[None, :]
-    if causal_block is not None:
-        hidden |= keys[None, :] // causal_block > queries[:, None] // causal_block
-    if open_start is not None:
-        hidden |= (keys[None, :] > queries[:, None]) & (queries[:, None] < open_start)
+    if segment.causal_block is not None:
+        hidden |= keys[None, :] // segment.causal_block > queries[:, None] // segment.causal_block
+    if segment.open_start is not None:
+        hidden |= (keys[None, :] > queries[:, None]) & (queries[:, None] < segment.open_start)
     return hidden
-
-
-def _joins(left: Segment, right: Segment) -> bool:
-    """Neighbours without a cache, of one width and with the same bias, attend as one batch of rows."""
-    alike = (left.width, left.causal_block, left.open_start) == (right.width, right.causal_block, right.open_start)
-    return left.slot_start is None and right.slot_start is None and alike

@@ -18,9 +18,9 @@ AttentionName = Literal["full", "block-causal", "context-causal"]
 DraftIncrement = int | Literal["policy"]
 DraftDepth = int | Literal["auto"]
 
-POLICY_NAMES: Final[tuple[str, ...]] = get_args(PolicyName)
-ACCEPTANCE_NAMES: Final[tuple[str, ...]] = get_args(AcceptanceName)
-CACHE_NAMES: Final[tuple[str, ...]] = get_args(CacheName)
+POLICY_NAMES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
+ACCEPTANCE_NAMES: Final[tuple[AcceptanceName, ...]] = get_args(AcceptanceName)
+CACHE_NAMES: Final[tuple[CacheName, ...]] = get_args(CacheName)
 
 MAX_BLOCK_LENGTH: Final = 1024
 MAX_DRAFT_DEPTH: Final = 32

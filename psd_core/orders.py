@@ -1,6 +1,7 @@
-"""What rank 0 tells the other ranks of a model: a forward's batch, or slots to copy. Plain tensors, nothing pickled.
+"""What rank 0 tells the other ranks of a model: a forward's batch, or slots to copy. Plain numbers, nothing pickled.
 
-Sending synchronises with the device: the batch's numbers are read back.
+Every rank makes the attention biases itself: they follow from the segments. Sending synchronises with the device: the
+batch's numbers are read back.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from dataclasses import fields
 from typing import Final, cast
 
 import torch
-from torch import Tensor
 
-from psd_core.batch import Batch, Segment
+from psd_core.batch import Batch, Segment, make_biases
 from psd_core.kvcache.prefixes import SlotCopy
 from psd_core.models.group import Group
 
@@ -21,8 +21,7 @@ Order = Batch | list[SlotCopy]
 FORWARD: Final = 0
 COPY: Final = 1
 NONE: Final = -(2**63)  # a field that is None
-FIELDS: Final = tuple(field.name for field in fields(Segment) if field.name != "bias")
-SEGMENT_NUMBERS: Final = len(FIELDS) + 2  # and the bias's shape
+FIELDS: Final = tuple(field.name for field in fields(Segment))
 
 
 def send_copies(group: Group, copies: Sequence[SlotCopy]) -> None:
@@ -36,12 +35,8 @@ def send_forward(group: Group, batch: Batch) -> None:
     numbers = [*batch.token_ids.tolist(), *batch.positions.tolist(), *batch.score_index.tolist()]
     for segment in batch.segments:
         numbers += [NONE if (value := getattr(segment, name)) is None else int(value) for name in FIELDS]
-        numbers += [0, 0] if segment.bias is None else segment.bias.shape
     group.tell([FORWARD, batch.token_ids.shape[0], batch.score_index.shape[0], len(batch.segments)])
     group.tell(numbers)
-    biases = [segment.bias.flatten() for segment in batch.segments if segment.bias is not None]
-    if biases:
-        group.share(torch.cat(biases))
 
 
 def receive(group: Group, dtype: torch.dtype, device: torch.device) -> Order:
@@ -50,26 +45,14 @@ def receive(group: Group, dtype: torch.dtype, device: torch.device) -> Order:
     if kind == COPY:
         told = group.tell([0] * 3 * num_first)
         return [SlotCopy(*told[start : start + 3]) for start in range(0, len(told), 3)]
-    told = group.tell([0] * (2 * num_first + num_scored + SEGMENT_NUMBERS * num_segments))
+    told = group.tell([0] * (2 * num_first + num_scored + len(FIELDS) * num_segments))
     flat = torch.tensor(told[: 2 * num_first + num_scored], dtype=torch.int64, device=device)
     token_ids, positions, score_index = torch.split(flat, [num_first, num_first, num_scored])
     rest = told[flat.shape[0] :]
-    entries = [rest[start : start + SEGMENT_NUMBERS] for start in range(0, len(rest), SEGMENT_NUMBERS)]
-    biases = _receive_biases(group, [(entry[-2], entry[-1]) for entry in entries], dtype, device)
-    segments = [_segment(entry[:-2], bias) for entry, bias in zip(entries, biases, strict=True)]
-    return Batch(token_ids, positions, tuple(segments), score_index)
+    segments = tuple(_segment(rest[start : start + len(FIELDS)]) for start in range(0, len(rest), len(FIELDS)))
+    return Batch(token_ids, positions, segments, make_biases(segments, dtype, device), score_index)
 
 
-def _receive_biases(
-    group: Group, shapes: list[tuple[int, int]], dtype: torch.dtype, device: torch.device
-) -> list[Tensor | None]:
-    sizes = [rows * columns for rows, columns in shapes]
-    if not any(sizes):
-        return [None] * len(shapes)
-    flat = torch.split(group.share(torch.empty(sum(sizes), dtype=dtype, device=device)), sizes)
-    return [part.view(shape) if part.numel() else None for part, shape in zip(flat, shapes, strict=True)]
-
-
-def _segment(numbers: Sequence[int], bias: Tensor | None) -> Segment:
+def _segment(numbers: Sequence[int]) -> Segment:
     values = {name: None if number == NONE else number for name, number in zip(FIELDS, numbers, strict=True)}
-    return cast("Callable[..., Segment]", Segment)(**values, bias=bias)
+    return cast("Callable[..., Segment]", Segment)(**values)

@@ -22,7 +22,7 @@ def read_decoder_file(path: Path) -> Mapping[str, str]:
         content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise _invalid(f"must be a readable file, got {str(path)!r} ({error.strerror})") from None
-    except ValueError as error:  # neither TOML nor JSON nor UTF-8
+    except (ValueError, RecursionError) as error:  # neither TOML nor JSON nor UTF-8, or too deep
         raise _invalid(f"{path} cannot be read: {error}") from None
     if not isinstance(content, dict):
         raise _invalid(f"{path} must hold settings by name")

@@ -172,8 +172,12 @@ class Replica:
         socket.set_hwm(0)
         socket.bind(address)
         self._socket = socket
-        begun = _Lines()
-        processes = await self._spawn(address, begun)
+        try:
+            processes, begun = await self._spawn(address)
+        except OSError as error:  # the system has no process, memory or file left, which may pass
+            self._socket = None
+            socket.close(linger=0)
+            return _End(f"it could not be started: {error}", was_ready=False, ready_seconds=0.0, is_final=False)
         loop.add_reader(begun.read_fd, self._take_begun, begun)
         dead = asyncio.create_task(processes.ended())
         silent: asyncio.Task[None] | None = None  # done once a ready worker has been silent for too long
@@ -221,12 +225,18 @@ class Replica:
         if request_ids := begun.read():
             self._owner.on_begun(self, request_ids)
 
-    async def _spawn(self, address: str, begun: _Lines) -> WorkerProcesses:
+    async def _spawn(self, address: str) -> tuple[WorkerProcesses, _Lines]:
         self._processes = processes = WorkerProcesses()
         meeting = self._folder / f"{self.index}-{self._num_lives}-ranks"
-        await processes.start(msgspec.structs.replace(self._config, address=address), begun.write_fd, meeting)
-        begun.close_write()
-        return processes
+        begun = _Lines()
+        try:
+            await processes.start(msgspec.structs.replace(self._config, address=address), begun.write_fd, meeting)
+        except BaseException:
+            begun.close()
+            raise
+        finally:
+            begun.close_write()
+        return processes, begun
 
     async def _wait_for_silence(self) -> None:
         """Ask for a sign of life again and again; return when none comes for longer than a forward may take."""

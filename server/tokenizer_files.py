@@ -42,7 +42,7 @@ def read_json(path: Path) -> Mapping[str, object]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} must hold a JSON object")
@@ -80,24 +80,38 @@ def _open_qwen2(folder: Path, vocabulary: Path, merges: Path) -> Tokenizer:
 
 
 def read_added_tokens(folder: Path, config: Mapping[str, object]) -> dict[int, AddedToken]:
-    """Added tokens by id, from tokenizer_config.json, else from added_tokens.json, where all count as special."""
+    """Added tokens by id, from tokenizer_config.json, else from added_tokens.json, where all count as special.
+
+    CheckpointError for an entry without a text or an id.
+    """
     table = config.get("added_tokens_decoder")
     if isinstance(table, dict):
-        return {int(token_id): _added_token(entry) for token_id, entry in table.items()}
-    listed = read_json(folder / "added_tokens.json")
+        file = folder / "tokenizer_config.json"
+        return {_token_id(file, token_id): _added_token(file, entry) for token_id, entry in table.items()}
+    file = folder / "added_tokens.json"
+    plain = {"special": True, "normalized": False}
     return {
-        token_id: AddedToken(text, special=True, normalized=False)
-        for text, token_id in listed.items()
-        if isinstance(token_id, int)
+        _token_id(file, token_id): _added_token(file, {"content": text} | plain)
+        for text, token_id in read_json(file).items()
     }
 
 
-def _added_token(entry: Mapping[str, object]) -> AddedToken:
+def _token_id(file: Path, given: object) -> int:
+    if not str(given).isdecimal():
+        raise CheckpointError(f"{file}: the id of an added token must be a number, got {given!r}")
+    return int(str(given))
+
+
+def _added_token(file: Path, entry: object) -> AddedToken:
+    text = entry.get("content") if isinstance(entry, Mapping) else None
+    if not isinstance(entry, Mapping) or not isinstance(text, str) or not text:
+        raise CheckpointError(f"{file}: an added token must be an object with a text as content, got {entry!r}")
+
     def flag(name: str) -> bool:
         return entry.get(name) is True
 
     return AddedToken(
-        str(entry["content"]),
+        text,
         special=flag("special"),
         normalized=flag("normalized"),
         lstrip=flag("lstrip"),

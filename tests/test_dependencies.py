@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -61,6 +62,14 @@ def test_every_declared_dependency_is_pinned_within_its_range() -> None:
         name = canonicalize_name(requirement.name)
         assert name in pinned, f"{name} is not in constraints.txt"
         assert requirement.specifier.contains(pinned[name], prereleases=True), f"{name} is pinned outside its range"
+
+
+def test_every_extra_that_is_named_exists() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+    said = re.compile(r"(?:psd-server|psd_server|'\.)\[(\w+)\]|scripts/setup (\w+)")
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("server/**/*.py"), *ROOT.glob("psd_core/**/*.py")]
+    named = {found[1] or found[2] for path in texts for found in said.finditer(path.read_text(encoding="utf-8"))}
+    assert {"plots", "test"} <= named <= extras
 
 
 def test_everything_installed_for_the_project_is_pinned_and_is_that_version() -> None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from psd_core.batch import Batch, Segment
+from psd_core.batch import Batch, Bias, LargeBias, Segment
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, batch: Batch, keys: Tensor, values: Tensor) -> Tensor:
@@ -20,17 +20,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, batch: Batch, keys: Tensor
     """
     output = torch.empty_like(query)
     output[batch.segments[-1].start + batch.segments[-1].num_tokens :] = 0.0
-    for segment in batch.segments:
+    for segment, bias in zip(batch.segments, batch.biases, strict=True):
         own = slice(segment.start, segment.start + segment.num_tokens)
         if segment.slot_start is None:
-            output[own] = _attend_rows(query[own], key[own], value[own], segment)
+            output[own] = _attend_rows(query[own], key[own], value[own], segment, bias)
         else:
             first = segment.slot_start
             written = slice(first + segment.context_stop, first + segment.context_stop + segment.num_tokens)
             keys[written] = key[own]
             values[written] = value[own]
             view = slice(first, written.stop)
-            output[own] = _attend_view(query[own], keys[view], values[view], segment)
+            output[own] = _attend_view(query[own], keys[view], values[view], bias)
     return output
 
 
@@ -65,24 +65,32 @@ def attend_plain(query: Tensor, key: Tensor, value: Tensor, batch: Batch, keys: 
     return output
 
 
-def _attend_rows(query: Tensor, key: Tensor, value: Tensor, segment: Segment) -> Tensor:
+def _attend_rows(query: Tensor, key: Tensor, value: Tensor, segment: Segment, bias: Bias) -> Tensor:
     """Each row attends to itself: [R * W, H, D] in, [R * W, H, D] out."""
     rows, width = segment.num_rows, segment.width
 
     def by_row(heads: Tensor) -> Tensor:
         return heads.reshape(rows, width, -1, heads.shape[-1]).transpose(1, 2)
 
-    result = _sdpa(by_row(query), by_row(key), by_row(value), segment.bias)
+    result = _sdpa(by_row(query), by_row(key), by_row(value), bias)
     return result.transpose(1, 2).flatten(0, 1)
 
 
-def _attend_view(query: Tensor, keys: Tensor, values: Tensor, segment: Segment) -> Tensor:
+def _attend_view(query: Tensor, keys: Tensor, values: Tensor, bias: Bias) -> Tensor:
     """All rows at once over one view of the arena, [K, H_kv, D]."""
-    result = _sdpa(query.transpose(0, 1)[None], keys.transpose(0, 1)[None], values.transpose(0, 1)[None], segment.bias)
+    result = _sdpa(query.transpose(0, 1)[None], keys.transpose(0, 1)[None], values.transpose(0, 1)[None], bias)
     return result[0].transpose(0, 1)
 
 
-def _sdpa(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-    """[B, H, Q, D] x [B, H_kv, K, D] -> [B, H, Q, D]; bias [Q, K] or None."""
+def _sdpa(query: Tensor, key: Tensor, value: Tensor, bias: Bias) -> Tensor:
+    """[B, H, Q, D] x [B, H_kv, K, D] -> [B, H, Q, D]; bias [Q, K], or pieces of it."""
     grouped = query.shape[1] != key.shape[1]
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, enable_gqa=grouped)
+    if not isinstance(bias, LargeBias):
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, enable_gqa=grouped)
+    output = torch.empty_like(query)
+    for first, piece in bias.pieces():
+        own = slice(first, first + piece.shape[0])
+        output[:, :, own] = F.scaled_dot_product_attention(
+            query[:, :, own], key, value, attn_mask=piece, enable_gqa=grouped
+        )
+    return output

@@ -108,8 +108,8 @@ def _layer_run(spec: ModelSpec, dtype: torch.dtype) -> Callable[[], object]:
     hidden = torch.ones(PROBE_TOKENS, spec.hidden_size, dtype=dtype)
     angles = torch.zeros(PROBE_TOKENS, 1, spec.rotary_dim or spec.head_dim)
     positions = torch.arange(PROBE_TOKENS)
-    segment = Segment(0, 1, PROBE_TOKENS, 0, None, 0, None, None, None)
-    batch = Batch(positions, positions, (segment,), positions[:0])
+    segment = Segment(0, 1, PROBE_TOKENS, 0, None, 0, None, None)
+    batch = Batch(positions, positions, (segment,), (None,), positions[:0])
     nothing = torch.empty(0, spec.num_kv_heads, spec.head_dim, dtype=dtype)
     return lambda: layer(hidden, (angles.cos(), angles.sin()), batch, nothing, nothing)
 

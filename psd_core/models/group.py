@@ -44,9 +44,6 @@ class Group(Protocol):
     def tell(self, numbers: Sequence[int]) -> list[int]:
         """The numbers of rank 0, of which every rank gives as many."""
 
-    def share(self, tensor: Tensor) -> Tensor:
-        """The tensor of rank 0, written over those of the others, which have its shape and type."""
-
     def first_fault(self, fault: str) -> str:
         """The text of the lowest rank that has one; empty if none has."""
 
@@ -68,9 +65,6 @@ class Alone:
 
     def tell(self, numbers: Sequence[int]) -> list[int]:
         return list(numbers)
-
-    def share(self, tensor: Tensor) -> Tensor:
-        return tensor
 
     def first_fault(self, fault: str) -> str:
         return fault
@@ -119,14 +113,9 @@ class Ranks:
         dist.broadcast(told, src=0)
         return told.tolist()
 
-    def share(self, tensor: Tensor) -> Tensor:
-        """See Group."""
-        dist.broadcast(tensor, src=0, group=self._device_group)
-        return tensor
-
     def first_fault(self, fault: str) -> str:
         """See Group."""
-        text = fault.encode()[:FAULT_BYTES]
+        text = fault.encode(errors="replace")[:FAULT_BYTES]
         own = torch.frombuffer(bytearray(text.ljust(FAULT_BYTES, b"\0")), dtype=torch.uint8)
         every = [torch.empty_like(own) for _ in range(self.shard.size)]
         dist.all_gather(every, own)

@@ -144,7 +144,7 @@ def _read_header(file: Path) -> list[StoredTensor]:
         with safe_open(file, framework="pt"), file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
             header = json.loads(opened.read(length))
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} cannot be read, perhaps it was not downloaded to its end: {error}") from error
     data = 8 + length
     stored = []

@@ -20,9 +20,11 @@ from server.bench.prompts import read_prompts
 from server.bench.report import to_json, to_markdown
 from server.bench.run import BenchResult, BenchSettings, run_bench, total_requests
 from server.bench.target import Ask, UnreachableError
+from server.outputs import check_output
 from server.settings import client_key
+from server.terminal.canvas import harmless
+from server.terminal.ending import FAILED, INTERRUPTED, WRONG_USAGE, fail
 
-INTERRUPTED: Final = 130  # what a shell reports for Ctrl-C
 OWN_FIELDS: Final = ("model", "prompt", "messages", "stream", "stream_options", "n", "best_of", "max_tokens")
 
 
@@ -33,29 +35,39 @@ def bench(given: argparse.Namespace) -> int:
         progress = _Progress(settings)
         with progress:
             result = asyncio.run(run_bench(settings, progress.show))
-    except (ConfigError, UnreachableError) as error:
-        print(f"psd bench: error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
+    except ConfigError as error:
+        return fail("bench", error, WRONG_USAGE)
+    except UnreachableError as error:
+        return fail("bench", error, FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
     if not result.levels:
         return INTERRUPTED
-    _write(result)
+    table = to_markdown(result)
+    print(harmless(table), end="")
+    try:
+        _write(result, table)
+    except OSError as error:
+        return fail("bench", error, FAILED)
     if result.is_interrupted:
         return INTERRUPTED
     return 0 if any(level.figures.num_answered for level in result.levels) else 1
 
 
-def _write(result: BenchResult) -> None:
-    output = result.settings.output
-    table = to_markdown(result)
-    print(table, end="")
-    written = [output.with_name(f"{output.name}{ending}") for ending in (".json", ".md", ".png")]
-    written[0].write_text(json.dumps(to_json(result), indent=1))
-    written[1].write_text(table)
-    if not write_plot(result, written[2]):
-        written.pop()
-        print("psd bench: no plot: it needs matplotlib (pip install 'psd-server[bench]')", file=sys.stderr)
+def _files(output: Path) -> tuple[Path, Path, Path]:
+    """For figures, table and curves."""
+    figures, table, curves = (output.with_name(f"{output.name}{ending}") for ending in (".json", ".md", ".png"))
+    return figures, table, curves
+
+
+def _write(result: BenchResult, table: str) -> None:
+    *written, curves = _files(result.settings.output)
+    written[0].write_text(json.dumps(to_json(result), indent=1), encoding="utf-8")
+    written[1].write_text(table, encoding="utf-8")
+    if write_plot(result, curves):
+        written.append(curves)
+    else:
+        print("psd bench: no plot: it needs matplotlib (pip install 'psd-server[plots]')", file=sys.stderr)
     print(f"psd bench: wrote {', '.join(map(str, written))}", file=sys.stderr)
 
 
@@ -94,8 +106,8 @@ class _Progress:
 def _settings(given: argparse.Namespace) -> BenchSettings:
     """ConfigError for whatever argparse cannot see."""
     output = given.output or Path(f"psd-bench-{datetime.now():%Y%m%d-%H%M%S}")
-    if not output.parent.is_dir() or not output.name:
-        raise ConfigError("output", f"--output must be a file name in a folder that exists, got {str(output)!r}")
+    for path in _files(output) if output.name else (output,):
+        check_output(path)
     for name in OWN_FIELDS:
         if name in given.extra_body:
             raise ConfigError("extra_body", f"--extra-body must not hold {name}: psd bench sets it")

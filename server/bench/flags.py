@@ -85,7 +85,7 @@ def _several(parse: Callable[[str], object]) -> Callable[[str], list[object]]:
 def _fields(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"must be JSON ({error}), got {text[:80]!r}") from None
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"must be a JSON object, got {text[:80]!r}")

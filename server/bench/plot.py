@@ -1,4 +1,4 @@
-"""Four curves over the load, as an image. Needs matplotlib, from the extra `bench`."""
+"""Four curves over the load, as an image. Needs matplotlib, from the extra `plots`."""
 
 from __future__ import annotations
 

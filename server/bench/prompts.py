@@ -50,11 +50,11 @@ def read_prompts(path: Path, *, is_chat: bool) -> list[Prompt]:
     ConfigError, with the line's number, for anything else. A completion cannot be asked with messages.
     """
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").split("\n")  # JSON may hold what else Unicode calls a line break
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             "prompts", f"--prompts must be a readable file of UTF-8 text, got {str(path)!r}: {error}"
-        ) from (None)
+        ) from None
     prompts = [_parse(line, f"{path} line {number}", is_chat) for number, line in enumerate(lines, 1) if line.strip()]
     if not prompts:
         raise ConfigError("prompts", f"--prompts must hold at least one prompt, {str(path)!r} holds none")
@@ -64,7 +64,7 @@ def read_prompts(path: Path, *, is_chat: bool) -> list[Prompt]:
 def _parse(line: str, where: str, is_chat: bool) -> Prompt:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError("prompts", f"{where} is not JSON: {error}") from None
     if isinstance(value, str):
         value = {"prompt": value}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 DONE: Final = "[DONE]"
+MAX_EVENT_BYTES: Final = 1 << 24  # beyond it a server sends something else than an answer
 
 
 class ProtocolError(Exception):
@@ -25,7 +26,7 @@ class EventLines:
         self._data: list[str] = []
 
     def push(self, data: bytes) -> Iterator[str]:
-        """The events that are complete now. ProtocolError if a line is not UTF-8."""
+        """The events that are complete now. ProtocolError if a line is not UTF-8, or an event has no end."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for raw in lines:
             try:
@@ -37,6 +38,8 @@ class EventLines:
             elif not line and self._data:
                 event, self._data = "\n".join(self._data), []
                 yield event
+        if len(self._rest) + sum(map(len, self._data)) > MAX_EVENT_BYTES:
+            raise ProtocolError(f"an event of more than {MAX_EVENT_BYTES >> 20} MiB")
 
 
 @dataclass(slots=True)
@@ -97,7 +100,7 @@ class Reading:
 def _chunk(event: str) -> dict[str, Any]:
     try:
         chunk = json.loads(event)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ProtocolError("an event that is not JSON") from None
     if isinstance(chunk, dict) and chunk.get("error"):
         raise ProtocolError(f"error in the stream: {code_of(chunk)}")

@@ -7,6 +7,7 @@ import platform
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from server.bench.figures import LevelFigures, Spread
 from server.bench.run import BenchResult, BenchSettings, Level, describe
@@ -20,7 +21,7 @@ def to_json(result: BenchResult) -> dict[str, Any]:
         "psd_bench": VERSION,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "measured_from": {"system": platform.platform(), "cores": os.cpu_count(), "python": platform.python_version()},
-        "url": settings.url,
+        "url": _address(settings.url),
         "model": result.model,
         "endpoint": settings.ask.endpoint,
         "prompts": len(settings.prompts) or f"{settings.num_words} random words",
@@ -46,7 +47,7 @@ def to_markdown(result: BenchResult) -> str:
     """A table with a row per level, what was asked, and what a reader must know."""
     settings = result.settings
     lines = [
-        f"{settings.url}, model {result.model}, {settings.ask.endpoint}, {_prompts(settings)}, at most "
+        f"{_address(settings.url)}, model {result.model}, {settings.ask.endpoint}, {_prompts(settings)}, at most "
         f"{settings.ask.max_tokens} tokens; {settings.num_requests} requests per level after {settings.num_warm} to "
         f"warm up; seed {settings.seed}; {datetime.now(UTC):%Y-%m-%d}",
         "",
@@ -65,6 +66,12 @@ def to_markdown(result: BenchResult) -> str:
         lines += [f"* {level.figures.load.label}: {note}" for note in level.figures.notes]
         lines += [f"* {level.figures.load.label}: {count} × {kind}" for kind, count in level.figures.errors.items()]
     return "\n".join(lines) + "\n"
+
+
+def _address(url: str) -> str:
+    """Without a user and a password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _prompts(settings: BenchSettings) -> str:

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -65,7 +65,7 @@ async def run_bench(settings: BenchSettings, progress: Progress) -> BenchResult:
     """Measure every level. UnreachableError if the server cannot be measured at all; Ctrl-C ends the run early."""
     async with make_client(settings.url, settings.key, settings.max_connections) as client:
         model = settings.model or await first_model(client)
-        target = Target(client, _named(settings.ask, model))
+        target = Target(client, replace(settings.ask, model=model))
         num_each = settings.num_warm + settings.num_requests
         drawn = _draw(settings, 1 + num_each * len(settings.loads))
         await target.probe(drawn[-1])
@@ -80,10 +80,6 @@ async def run_bench(settings: BenchSettings, progress: Progress) -> BenchResult:
                 level = await _measure(target, load, measured, settings.seed + index, stop, progress)
                 levels.append(level)
         return BenchResult(settings, model, tuple(target.usage_options), tuple(levels), stop.is_set())
-
-
-def _named(ask: Ask, model: str) -> Ask:
-    return Ask(model, ask.endpoint, ask.max_tokens, ask.extra, ask.timeout)
 
 
 def _draw(settings: BenchSettings, count: int) -> list[Prompt]:

@@ -164,7 +164,8 @@ def make_client(url: str, key: str | None, max_connections: int) -> httpx.AsyncC
         parts = httpx.URL(url)
     except httpx.InvalidURL:
         parts = httpx.URL()
-    if parts.scheme not in ("http", "https") or not parts.host:
+    has_port = parts.port is None or 0 < parts.port < 2**16
+    if parts.scheme not in ("http", "https") or not parts.host or not has_port:
         raise ConfigError("url", f"--url must be like http://localhost:8000, got {url!r}")
     headers = {"content-type": "application/json", "accept-encoding": "identity"}
     headers |= {} if key is None else {"authorization": f"Bearer {key}"}
@@ -191,7 +192,7 @@ async def first_model(client: httpx.AsyncClient) -> str:
 def _json(response: httpx.Response) -> Any:
     try:
         return response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

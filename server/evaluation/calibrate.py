@@ -35,10 +35,11 @@ from server.evaluation.source import Source
 from server.evaluation.summary import Results, Summary, summarize
 from server.evaluation.tasks import load_prompts
 from server.figures import POLICY_SETTINGS
+from server.outputs import check_output
 from server.terminal.canvas import harmless
+from server.terminal.ending import FAILED, INTERRUPTED, WRONG_USAGE, fail
 from server.terminal.source import SourceError
 
-INTERRUPTED: Final = 130  # what a shell reports for Ctrl-C
 FEW: Final = 10  # prompts that tell next to nothing
 
 
@@ -47,9 +48,9 @@ def calibrate(given: argparse.Namespace) -> int:
     try:
         return _calibrate(given)
     except (ConfigError, TaskError) as error:
-        return _fail(error, 2)
+        return fail("calibrate", error, WRONG_USAGE)
     except (SourceError, SandboxError, OSError) as error:
-        return _fail(error, 1)
+        return fail("calibrate", error, FAILED)
     except KeyboardInterrupt:
         print("psd calibrate: stopped; nothing was written", file=sys.stderr)
         return INTERRUPTED
@@ -92,8 +93,7 @@ def _calibrate(given: argparse.Namespace) -> int:
     ask = make_ask(given, settings)
     problems = load_prompts(Path(given.prompts), make_form(given, needs_reference=False))
     output = Path(given.output)
-    if not output.parent.is_dir():
-        raise ConfigError("output", f"--output must be a file in a folder that is there, got {given.output!r}")
+    check_output(output)
     sandbox = None
     if any(problem.runs_code for problem in problems):
         if given.allow_code_execution:
@@ -161,8 +161,3 @@ def _comments(chosen: Point, points: Sequence[Point], facts: dict[str, object]) 
         f"Measured over {chosen.summary.num_problems} prompts with {run}.",
         f"{machine}.",
     ]
-
-
-def _fail(error: Exception, status: int) -> int:
-    print(harmless(f"psd calibrate: error: {error}"), file=sys.stderr)
-    return status

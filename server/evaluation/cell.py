@@ -34,7 +34,7 @@ class Cell:
     @property
     def decoder(self) -> DecoderConfig:
         """The settings as the engine takes them; PLACE_SETTINGS that are not given have their defaults."""
-        return DecoderConfig(**self.settings)  # type: ignore[arg-type]  # checked when the cell was made
+        return _decoder(self.settings)
 
     @property
     def is_drafted(self) -> bool:
@@ -53,18 +53,22 @@ def make_cell(given: Settings, name: str | None = None, series: str | None = Non
         if key not in NAMES:
             raise ConfigError(key, f"{key} is not a decoder setting; they are {', '.join(NAMES)}")
     try:
-        decoder = DecoderConfig(**given)  # type: ignore[arg-type]  # its own checks follow
+        decoder = _decoder(given)
     except TypeError as error:
         raise ConfigError("decoder", str(error)) from None
     if decoder.policy == "lopa" and "draft_depth" not in given:
         given = {**given, "draft_depth": 0}  # which plays no part there; one word in tables less
-        decoder = DecoderConfig(**given)  # type: ignore[arg-type]
+        decoder = _decoder(given)
     settings = {
         key: getattr(decoder, key)
         for key in NAMES
         if (key in given or key not in PLACE_SETTINGS) and getattr(decoder, key) is not None
     }
     return Cell(name or _name(decoder), series or _series(decoder), settings)
+
+
+def _decoder(settings: Settings) -> DecoderConfig:
+    return DecoderConfig(**settings)  # type: ignore[arg-type]  # it checks what it is given itself
 
 
 def _name(decoder: DecoderConfig) -> str:

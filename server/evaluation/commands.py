@@ -25,10 +25,11 @@ from server.evaluation.sandbox import Limits, Sandbox, SandboxError
 from server.evaluation.setup import make_ask, make_form, make_source, read_settings, run_settings, without_code
 from server.evaluation.summary import Results, summarize
 from server.evaluation.tasks import BUILT_IN, Choice, load_problems
+from server.outputs import check_output
 from server.terminal.canvas import harmless
+from server.terminal.ending import FAILED, INTERRUPTED, WRONG_USAGE, fail
 from server.terminal.source import SourceError
 
-INTERRUPTED: Final = 130  # what a shell reports for Ctrl-C
 DEFAULT_BASELINE: Final = "greedy"
 
 
@@ -49,11 +50,9 @@ def evaluate(given: argparse.Namespace) -> int:
     try:
         return _evaluate(given, folder)
     except (ConfigError, TaskError) as error:
-        return _fail(error, 2)
-    except (SourceError, SandboxError) as error:
-        return _fail(error, 1)
-    except OSError as error:
-        return _fail(error, 1)
+        return fail("eval", error, WRONG_USAGE)
+    except (SourceError, SandboxError, OSError) as error:
+        return fail("eval", error, FAILED)
     except KeyboardInterrupt:
         print(f"psd eval: stopped; the same command goes on from the answers in {folder}", file=sys.stderr)
         return INTERRUPTED
@@ -68,6 +67,7 @@ def _evaluate(given: argparse.Namespace, folder: Path) -> int:
     if given.restart:
         for name in ("journal.jsonl", "grades.jsonl"):
             (folder / name).unlink(missing_ok=True)
+    check_output(folder / "journal.jsonl")
     source = make_source(given, settings, given.batch or BATCH)
     fixed = run_settings(source, ask)
     plan = Plan(prepared.problems, prepared.cells, ask)
@@ -80,7 +80,7 @@ def _evaluate(given: argparse.Namespace, folder: Path) -> int:
     run = RunResults(
         settings=fixed | {"tasks": list(tasks), "problems": len(prepared.problems), "seed": given.seed},
         machine=describe_machine(),
-        command=_command(sys.argv[1:]),
+        command=_command(sys.argv[1:], given.api_key or []),
         baseline=prepared.baseline,
         notes=prepared.notes,
         summaries=summarize(results, prepared.problems, prepared.baseline),
@@ -130,24 +130,16 @@ def _write(run: RunResults, folder: Path) -> None:
     try:
         from server.evaluation.plots import draw_all
     except ImportError:
-        print("psd eval: no plots: matplotlib is missing (pip install 'psd-server[eval]')", file=sys.stderr)
+        print("psd eval: no plots: matplotlib is missing (pip install 'psd-server[plots]')", file=sys.stderr)
     else:
         written += [path.name for path in draw_all(run, folder)]
     print(f"written to {folder}: {', '.join(written)}", file=sys.stderr)
 
 
-def _command(arguments: Sequence[str]) -> str:
-    """What was typed, without any key."""
+def _command(arguments: Sequence[str], keys: Sequence[str]) -> str:
+    """What was typed, without any key, however its flag was abbreviated."""
     shown: list[str] = []
     for argument in arguments:
-        if shown and shown[-1] == "--api-key":
-            argument = "…"
-        elif argument.startswith("--api-key="):
-            argument = "--api-key=…"
-        shown.append(argument)
+        name, equals, value = argument.partition("=")
+        shown.append("…" if argument in keys else f"{name}=…" if equals and value in keys else argument)
     return shlex.join(["psd", *shown])
-
-
-def _fail(error: Exception, status: int) -> int:
-    print(harmless(f"psd eval: error: {error}"), file=sys.stderr)
-    return status

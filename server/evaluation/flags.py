@@ -17,13 +17,12 @@ CONCURRENCY: Final = 8
 BATCHED_TOKENS: Final = 2**16  # so many that drafts are not shed: what is measured must not depend on the load
 MAX_TOKENS: Final = 128
 PLACE_FLAGS: Final = ("block_length", "cache", "canvas_blocks")
-SERVER_FLAGS: Final[tuple[Flag, ...]] = tuple(
-    flag
-    for flag in FLAGS
-    if flag.name
-    in {"model", "tokenizer", "chat_template", "dtype", "device", "max_model_len", "max_num_batched_tokens", "api_key"}
-    or flag.name in PLACE_FLAGS
+MODEL_FLAGS: Final = (
+    *("model", "tokenizer", "chat_template", "dtype", "device", "threads", "max_model_len", "max_num_batched_tokens"),
+    *PLACE_FLAGS,
+    "api_key",
 )
+SERVER_FLAGS: Final[tuple[Flag, ...]] = tuple(flag for flag in FLAGS if flag.name in MODEL_FLAGS)
 
 
 def add_eval_flags(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +109,6 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--batch", type=checked(whole(1, 65_536)),
         help=f"requests that share forwards here (default: {BATCH}; of psd calibrate: 1)",
     )  # fmt: skip
-    parser.add_argument("--threads", type=checked(whole(1, 1024)), help="of a CPU (default: torch's own)")
     add_flags(parser, SERVER_FLAGS)
 
 

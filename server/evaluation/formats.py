@@ -12,11 +12,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final
 
+from server.evaluation.judge import find_number
 from server.evaluation.problem import (
+    ALL,
     Check,
     NoCheck,
     NumberCheck,
@@ -57,6 +61,8 @@ def to_problem(record: Record, task: str, number: int, form: Form) -> Problem:
     own_task = record.get("task", task)
     if not isinstance(own_task, str) or not own_task:
         raise TaskError(f"task must be a text, got {_shown(own_task)}")
+    if own_task == ALL:
+        raise TaskError(f"{ALL!r} stands for all tasks together: call the task, or the file, something else")
     name = next((str(record[field]) for field in _NAME if isinstance(record.get(field), str | int)), f"{task}:{number}")
     return Problem(name, own_task, prompt, check)
 
@@ -84,11 +90,15 @@ def _read(record: Record, form: Form) -> tuple[str, Check]:
 def _answer_check(answer: object) -> Check:
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):
         raise TaskError(f"answer must be a text or a number, got {_shown(answer)}")
+    if isinstance(answer, float) and not math.isfinite(answer):
+        raise TaskError(f"answer must be finite, got {answer}")
     if not isinstance(answer, str):
-        return NumberCheck(str(answer))
-    _, mark, number = answer.rpartition("####")
-    if mark:
-        return NumberCheck(number.strip())
+        return NumberCheck(f"{Decimal(repr(answer)):f}")  # as a text has it: 1e-07 would be read as 1 and -7
+    if "####" in answer:
+        number = find_number(answer)
+        if number is None:
+            raise TaskError(f"answer must have a number behind ####, got {_shown(answer)}")
+        return NumberCheck(f"{number:f}")
     if not answer.strip():
         raise TaskError("answer must not be empty")
     return TextCheck(answer)

@@ -15,7 +15,7 @@ from server.evaluation.problem import Problem
 
 
 class Grades:
-    """Verdicts by problem, text and extraction. Owns the file."""
+    """Verdicts by problem, text, extraction and, of programs, limits. Owns the file."""
 
     def __init__(self, path: Path, extract: re.Pattern[str] | None, runner: Runner | None) -> None:
         self._path = path
@@ -23,12 +23,10 @@ class Grades:
         self._runner = runner
         self._known: dict[str, bool] = {}
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    key, is_right = json.loads(line)
-                except ValueError:  # the last line of a run that was killed
-                    continue
-                self._known[key] = bool(is_right)
+            for line in path.read_bytes().splitlines():
+                entry = _read(line)
+                if entry is not None:
+                    self._known[entry[0]] = entry[1]
 
     def judge(self, answers: Iterable[tuple[Problem, str]], on_judged: Callable[[], object]) -> list[bool]:
         """Verdicts of (problem, text) pairs, in order. on_judged: called once per pair."""
@@ -50,4 +48,17 @@ class Grades:
 
     def _key(self, problem: Problem, text: str) -> str:
         pattern = "" if self._extract is None else self._extract.pattern
-        return hashlib.sha256("\0".join((repr(problem.check), pattern, text)).encode(errors="replace")).hexdigest()
+        limits = repr(self._runner.limits) if self._runner is not None and problem.runs_code else ""
+        said = "\0".join((repr(problem.check), pattern, limits, text))
+        return hashlib.sha256(said.encode(errors="replace")).hexdigest()
+
+
+def _read(line: bytes) -> tuple[str, bool] | None:
+    """A key and its verdict; None of a line that a killed run has left half written."""
+    try:
+        match json.loads(line):
+            case [str(key), bool(is_right)]:
+                return key, is_right
+    except (ValueError, RecursionError):
+        pass
+    return None

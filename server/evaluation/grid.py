@@ -49,7 +49,7 @@ def read_grid(grid: str) -> list[Cell]:
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError("grid", f"{grid} cannot be read: {error}") from None
     return _cells(content, grid)
 

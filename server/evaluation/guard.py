@@ -5,8 +5,9 @@ on standard output says that it ran to its end, which a program that leaves earl
 
 Kernel limits hold whatever the program does: time, memory, file size, open files, processes (unless this is root that
 could not become another user), and the network where the kernel gives this process one of its own. The audit hook
-refuses sockets, processes and writing outside the working folder as well, in the interpreter: the second line of
-defence, and the only one against the network where namespaces are not permitted. Reading files is not restricted.
+refuses sockets, processes, more than a few changes of files and writing outside the working folder as well, in the
+interpreter: the second line of defence, which a program made to break out can circumvent, and the only one against the
+network where namespaces are not permitted. Reading files is not restricted.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from typing import Any
 
 CLONE_NEWUSER, CLONE_NEWNET, CLONE_NEWIPC = 0x10000000, 0x40000000, 0x08000000
 NOBODY = 65534
+MAX_CHANGES = 100  # files opened for writing, removed, made …: each may be as large as a file may be
+Name = str | bytes | os.PathLike[Any]
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-REFUSED = ("socket.", "subprocess.", "ctypes.", "pty.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.kill",
-           "os.system", "signal.pthread_kill", "syslog.", "webbrowser.", "ftplib.", "smtplib.", "http.")  # fmt: skip
+REFUSED = ("socket.", "subprocess.", "ctypes.", "sqlite3.", "pty.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn",
+           "os.kill", "os.system", "signal.pthread_kill", "syslog.", "webbrowser.", "ftplib.", "smtplib.",
+           "http.")  # fmt: skip  # prefixes of audit events
 CHANGING = ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod",
-            "os.chown", "os.utime", "shutil.")  # fmt: skip
+            "os.chown", "os.utime", "shutil.")  # fmt: skip  # these, too
 
 
 def main() -> None:
@@ -84,22 +88,33 @@ class Hook:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
+        self._num_changes = 0
 
     def check(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Called by the interpreter before it acts."""
         if event.startswith(REFUSED):
             raise PermissionError(f"answers may not use {event}")
-        if event == "open" and arguments[2] & WRITING:
-            self._refuse_outside(arguments[0])
+        if event == "open":
+            self._check_open(*arguments)
         elif event.startswith(CHANGING):
             for argument in arguments:
-                if isinstance(argument, str | bytes):
-                    self._refuse_outside(argument)
+                if isinstance(argument, str | bytes | os.PathLike):
+                    self._check_change(argument)
 
-    def _refuse_outside(self, path: object) -> None:
+    def _check_open(self, path: Name | int, mode: str | None, flags: int) -> None:
         if isinstance(path, int):
             return
-        place = os.path.realpath(os.fsdecode(path))  # type: ignore[arg-type]  # a path, whatever its type
+        if flags & WRITING:
+            self._check_change(path)
+        elif mode is None and os.path.isdir(path):
+            # What is opened relative to a folder is named without it, and could be anywhere.
+            raise PermissionError("answers may not open folders")
+
+    def _check_change(self, path: Name) -> None:
+        self._num_changes += 1
+        if self._num_changes > MAX_CHANGES:
+            raise PermissionError(f"answers may not change files more than {MAX_CHANGES} times")
+        place = os.path.realpath(os.fsdecode(path))
         if place != self._folder and not place.startswith(self._folder + os.sep):
             raise PermissionError("answers may only write into their own folder")
 

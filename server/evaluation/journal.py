@@ -6,6 +6,7 @@ was killed is dropped. A run with other settings is refused: its answers could n
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,11 +31,19 @@ class Journal:
         self.answers: dict[str, dict[str, Answer]] = {}
         # As they will be read again: a tuple comes back as a list.
         self._settings: JsonObject = json.loads(json.dumps(settings))
-        if path.exists() and path.stat().st_size:
-            self._read()
         self._file = path.open("a", encoding="utf-8")
-        if not self._file.tell():
-            self._write({"settings": self._settings})
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.stat().st_size:
+                self._read()
+            else:
+                self._write({"settings": self._settings})
+        except BlockingIOError:
+            self._file.close()
+            raise ConfigError("output", f"{path} is being written by another run; take another --output") from None
+        except BaseException:
+            self._file.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +77,8 @@ class Journal:
         return max((answer.at_seconds for answer in self.answers.get(cell, {}).values()), default=0.0)
 
     def _write(self, line: Mapping[str, object]) -> None:
-        self._file.write(msgspec.json.encode(line).decode() + "\n")
+        # ASCII alone: half a surrogate pair, which a server may send, has no UTF-8.
+        self._file.write(json.dumps(msgspec.to_builtins(line)) + "\n")
         self._file.flush()
 
     def _read(self) -> None:
@@ -85,10 +95,11 @@ class Journal:
                 else:
                     answer = msgspec.convert(entry["answer"], Answer)
                     self.answers[answer.cell][answer.problem] = answer
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
             raise ConfigError(
                 "output",
-                f"{self._path} is no journal of a run ({type(error).__name__}: {error}); take another --output",
+                f"{self._path} is no journal of a run ({type(error).__name__}: {error}); take another --output, "
+                "or start anew with --restart",
             ) from None
         if len(whole) != len(content):
             with self._path.open("r+b") as file:

@@ -23,6 +23,10 @@ _BODY_END: Final = re.compile(r"\n(?=[^\s)\]}])")  # a line at the margin that c
 class Runner(Protocol):
     """Runs programs."""
 
+    @property
+    def limits(self) -> object:
+        """What a program is held to: under other limits the verdict may be another."""
+
     def passes(self, program: str) -> bool:
         """Whether the program runs to its end without an error."""
 
@@ -40,7 +44,7 @@ def judge(check: Check, text: str, extract: re.Pattern[str] | None, runner: Runn
         case TextCheck(answer):
             return " ".join(found.split()) == " ".join(answer.split())
         case NumberCheck(answer):
-            return _number(found) is not None and _number(found) == _number(answer)
+            return find_number(found) is not None and find_number(found) == find_number(answer)
         case ProgramCheck():
             assert runner is not None, "code is judged only where that was allowed"
             return runner.passes(program(check, found))
@@ -75,7 +79,7 @@ def _extracted(extract: re.Pattern[str], text: str) -> str | None:
     return found
 
 
-def _number(text: str) -> Decimal | None:
+def find_number(text: str) -> Decimal | None:
     """The number behind the last `####`, else the last number of the text."""
     _, mark, behind = text.rpartition("####")
     numbers = _NUMBER.findall(behind) if mark else _NUMBER.findall(text)

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
-from psd_core.errors import CheckpointError, ConfigError
 from psd_core.events import FinishedEvent, TokensEvent
 from server import figures
-from server.admission import Admission
 from server.body import JsonObject
-from server.boot import read_source, worker_config
-from server.errors import ApiError
 from server.evaluation.answer import Reply, read_cost, read_settings
 from server.evaluation.checkpoint import identify
-from server.generation import End, Track
+from server.generation import Track
 from server.job import Job
-from server.schema import parse_chat, parse_completion
-from server.settings import Settings, fit_decoder
-from server.terminal.source import CHAT, SourceError
-from server.worker import load_engine
+from server.settings import Settings
+from server.terminal.loaded import LoadedModel, end_of
+from server.terminal.source import SourceError
 
 
 @dataclass(slots=True)
@@ -37,25 +31,16 @@ class _Open:
 
 
 class LocalSource:
-    """A loaded model and its engine. Not thread-safe."""
+    """A loaded model that answers many requests at once. Not thread-safe."""
 
-    def __init__(self, settings: Settings, num_threads: int | None) -> None:
+    def __init__(self, settings: Settings) -> None:
         """SourceError if the model cannot be loaded or the settings do not suit it."""
-        if num_threads is not None:
-            torch.set_num_threads(num_threads)
-        try:
-            source = asyncio.run(read_source(settings.model))
-            self._engine, facts = load_engine(worker_config(settings, source))
-            decoder = fit_decoder(settings.requests, facts.limits)
-        except (CheckpointError, ConfigError) as error:
-            raise SourceError(str(error)) from error
-        self.model = settings.model.served_names[0]
-        self._tokenizer = source.tokenizer
-        requests = replace(settings.requests, decoder=decoder)
-        self._admission = Admission(source.tokenizer, source.template, facts, requests, max_open=1)
+        self._loaded = LoadedModel(settings)
+        self.model = self._loaded.name
+        facts, source, template = self._loaded.facts, self._loaded.source, settings.model.chat_template
         self.facts: JsonObject = {
             "model": settings.model.source,
-            "weights": identify(source.folder),
+            "checkpoint": identify(source.folder, source.tokenizer_folder, template),
             "architecture": facts.architecture,
             "num_parameters": facts.num_parameters,
             "dtype": facts.dtype,
@@ -69,31 +54,17 @@ class LocalSource:
         """See Source. Every body is checked before the first forward."""
         opened: dict[str, _Open] = {}
         for name, body in bodies.items():
-            job = self._admit(name, path, body)
-            (choice,) = job.choices
-            opened[choice.request.request_id] = _Open(name, job, Track(choice, job.rules, self._tokenizer))
-        for one in opened.values():
-            self._engine.add(one.job.choices[0].request)
-        try:
-            while self._engine.has_work():
-                output = self._engine.step()
-                for event in output.tokens:
+            try:
+                job, track = self._loaded.admit(path, body)
+            except SourceError as error:
+                raise SourceError(f"{name}: {error}") from error
+            opened[job.choices[0].request.request_id] = _Open(name, job, track)
+        with self._loaded.running([one.job.choices[0] for one in opened.values()]) as steps:
+            for step in steps:
+                for event in step.tokens:
                     self._take(opened[event.request_id], event)
-                for finished in output.finished:
-                    yield self._reply(opened.pop(finished.request_id), finished)
-        finally:
-            for request_id in opened:
-                self._engine.cancel(request_id)
-            while self._engine.has_work():
-                self._engine.step()
-
-    def _admit(self, name: str, path: str, body: JsonObject) -> Job:
-        try:
-            if path == CHAT:
-                return self._admission.chat(parse_chat(body))
-            return self._admission.completion(parse_completion(body))
-        except ApiError as error:
-            raise SourceError(f"{name}: {error.message}") from error
+                for finished in step.finished:
+                    yield _reply(opened[finished.request_id], finished)
 
     def _take(self, one: _Open, event: TokensEvent) -> None:
         if one.track.is_cut:
@@ -102,13 +73,15 @@ class LocalSource:
         one.texts.append(delta.text)
         one.token_ids += [token.token_id for token in delta.tokens]
         if one.track.is_cut:
-            self._engine.cancel(event.request_id)
+            self._loaded.cancel(event.request_id)
 
-    def _reply(self, one: _Open, event: FinishedEvent) -> tuple[str, Reply]:
-        if event.reason == "out_of_memory":
-            raise SourceError(f"{one.name}: the memory does not suffice even for this one alone")
-        text = "".join(one.texts) + one.track.finish().text
-        end = End(0, one.track.reason(event), one.track.num_tokens, event.figures)
-        psd = figures.psd(one.job.decoder, [end])
-        cost = read_cost(psd, one.track.num_tokens)
-        return one.name, Reply(text, tuple(one.token_ids), end.reason, cost, read_settings(psd))
+
+def _reply(one: _Open, event: FinishedEvent) -> tuple[str, Reply]:
+    text = "".join(one.texts) + one.track.finish().text
+    try:
+        end = end_of(one.track, event)
+    except SourceError as error:
+        raise SourceError(f"{one.name}: {error}") from error
+    psd = figures.psd(one.job.decoder, [end])
+    cost = read_cost(psd, one.track.num_tokens)
+    return one.name, Reply(text, tuple(one.token_ids), end.reason, cost, read_settings(psd))

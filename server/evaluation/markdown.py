@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from server.evaluation.problem import ALL
 from server.evaluation.results import RunResults
 from server.evaluation.statistics import Interval
 from server.evaluation.summary import Summary
@@ -47,7 +48,7 @@ def _main_table(results: RunResults) -> str:
     for summary in results.summaries:
         row = [summary.name]
         if has_accuracy:
-            row += [_share(summary.accuracy["all"]), *_against(summary)]
+            row += [_share(summary.accuracy[ALL]), *_against(summary)]
         same = summary.against_undrafted
         held = summary.accepted_tokens / summary.drafted_tokens if summary.drafted_tokens else None
         row += [
@@ -68,13 +69,13 @@ def _against(summary: Summary) -> list[str]:
     comparison = summary.against_baseline
     if comparison is None:
         return ["–", "–"]
-    difference = comparison.differences["all"]
+    difference = comparison.differences[ALL]
     shown = f"{100 * difference.value:+.1f} ({100 * difference.low:+.1f} to {100 * difference.high:+.1f})"
     return [shown, comparison.loses_a_point]
 
 
 def _task_table(summaries: Sequence[Summary]) -> str:
-    tasks = [task for task in summaries[0].accuracy if task != "all"]
+    tasks = [task for task in summaries[0].accuracy if task != ALL]
     if len(tasks) < 2:
         return ""
     rows = [[summary.name, *(_share(summary.accuracy[task]) for task in tasks)] for summary in summaries]

@@ -1,4 +1,4 @@
-"""A run's results as pictures, with matplotlib (extra `eval`).
+"""A run's results as pictures, with matplotlib (extra `plots`).
 
 The background is transparent and every colour of a middle lightness, so that one file reads on white and on black.
 """
@@ -13,6 +13,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from server.evaluation.problem import ALL
 from server.evaluation.results import PAPER_DEPTH, RunResults
 from server.evaluation.summary import Summary
 
@@ -57,7 +58,7 @@ def pareto(results: RunResults) -> Figure | None:
     figure, axes = _one(7.2, 4.6)
     for index, series in enumerate(dict.fromkeys(summary.series for summary in scored)):
         points = sorted((one for one in scored if one.series == series), key=lambda one: one.tpf)
-        accuracy = [point.accuracy["all"] for point in points]
+        accuracy = [point.accuracy[ALL] for point in points]
         axes.errorbar(
             [point.tpf for point in points],
             [100 * share.value for share in accuracy],

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+ALL: Final = "all"  # in tables, all tasks together
 
 
 class TaskError(Exception):

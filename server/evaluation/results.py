@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from server.body import JsonObject
+from server.evaluation.problem import ALL
 from server.evaluation.statistics import aup, loses_more_than
 from server.evaluation.summary import MARGIN, Summary
 
@@ -76,7 +77,7 @@ class RunResults:
             for comparison in [summary.against_undrafted or summary.against_baseline]
             if comparison is not None
             for task, interval in comparison.differences.items()
-            if task != "all"
+            if task != ALL
         ]
         return Losses(
             num_pairs=len(intervals),

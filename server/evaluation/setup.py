@@ -56,7 +56,7 @@ def make_source(given: argparse.Namespace, settings: Settings, batch: int) -> So
     budget = settings.engine.max_num_batched_tokens if given.max_num_batched_tokens is not None else BATCHED_TOKENS
     # What an earlier cell left in a prefix cache would make the later one look cheaper.
     engine = replace(settings.engine, max_num_seqs=batch, max_num_batched_tokens=budget, prefix_cache=False)
-    return LocalSource(replace(settings, engine=engine), given.threads)
+    return LocalSource(replace(settings, engine=engine))
 
 
 def without_code(problems: Sequence[Problem], *, is_allowed: bool) -> tuple[list[Problem], str | None]:

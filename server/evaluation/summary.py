@@ -9,7 +9,7 @@ from itertools import zip_longest
 from server.body import JsonObject
 from server.evaluation.answer import Answer, Cost
 from server.evaluation.cell import Cell
-from server.evaluation.problem import Problem
+from server.evaluation.problem import ALL, Problem
 from server.evaluation.statistics import Interval, Verdict, loses_more_than, mcnemar, paired_difference, wilson
 
 MARGIN = 0.01  # one point of accuracy
@@ -85,7 +85,7 @@ class Summary:
     @property
     def accuracy_of_all(self) -> float | None:
         """Share of right answers; None without references."""
-        return self.accuracy["all"].value if self.accuracy else None
+        return self.accuracy[ALL].value if self.accuracy else None
 
 
 def summarize(every: Sequence[Results], problems: Sequence[Problem], baseline: str) -> list[Summary]:
@@ -142,7 +142,7 @@ def _by_task(grades: Sequence[bool], tasks: Sequence[str]) -> dict[str, list[boo
     result: dict[str, list[bool]] = {}
     for is_right, task in zip(grades, tasks, strict=True):
         result.setdefault(task, []).append(is_right)
-    return result | {"all": list(grades)}
+    return result | {ALL: list(grades)}
 
 
 def _compare(ours: Results, theirs: Results, tasks: Sequence[str]) -> Comparison:
@@ -156,6 +156,6 @@ def _compare(ours: Results, theirs: Results, tasks: Sequence[str]) -> Comparison
         name=theirs.cell.name,
         differences=differences,
         p_value=mcnemar(ours.grades, theirs.grades),
-        loses_a_point=loses_more_than(differences["all"], MARGIN),
+        loses_a_point=loses_more_than(differences[ALL], MARGIN),
         same_output=same,
     )

@@ -101,7 +101,7 @@ def load_prompts(path: Path, form: Form) -> list[Problem]:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """(line number, line) of every line that is not blank."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield number, line.strip()
@@ -114,7 +114,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def _record(line: str) -> Record:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TaskError(f"not JSON: {error}") from None
     if not isinstance(record, dict):
         raise TaskError(f"must be a JSON object, got {line[:40]}")

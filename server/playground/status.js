@@ -36,7 +36,7 @@ export class Status {
       this.draw(parseMetrics(await this.api.text("/metrics")));
     } catch (error) {
       this.models = []; // whoever answers next may have others
-      set("status-note", error.needsKey ? "the status needs a key" : error.message);
+      note(error.needsKey ? "the status needs a key" : error.message);
     }
     this.timer = setTimeout(() => this.poll(), PERIOD_MS);
   }
@@ -57,11 +57,17 @@ export class Status {
     set("status-running", String(samples.get("psd_requests_running") ?? "–"));
     set("status-waiting", String(samples.get("psd_requests_waiting") ?? "–"));
     set("status-acceptance", drafted ? `${Math.round((accepted / drafted) * 100)} %` : "–");
-    set("status-note", "");
+    note("");
   }
 }
 
 function set(id, text) {
   const element = byId(id);
   if (element.textContent !== text) element.textContent = text;
+}
+
+/** What is wrong; the page cuts it where its line ends, so the whole of it is the title, too. */
+function note(text) {
+  set("status-note", text);
+  byId("status-note").title = text;
 }

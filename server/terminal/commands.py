@@ -17,12 +17,12 @@ from psd_core.errors import ConfigError
 from server.body import JsonObject
 from server.settings import Settings, client_key, resolve
 from server.terminal.canvas import CanvasState, draw, harmless
+from server.terminal.ending import FAILED, INTERRUPTED, WRONG_USAGE, fail
 from server.terminal.flags import request_fields, server_texts
 from server.terminal.remote import RemoteModel
 from server.terminal.source import CHAT, COMPLETIONS, Ask, Source, SourceError
 
 GENERATE_MAX_TOKENS: Final = 256
-INTERRUPTED: Final = 130  # what a shell reports for Ctrl-C
 REDRAWS_PER_SECOND: Final = 20
 HELP: Final = "/new starts a new conversation, /quit ends; Ctrl-C stops an answer"
 
@@ -141,9 +141,9 @@ def generate(given: argparse.Namespace) -> int:
             answer = screen.show(source, COMPLETIONS, ask.completion(source.model, prompt, is_watched=given.watch))
         screen.sum_up(answer)
     except ConfigError as error:
-        return _fail("generate", error, 2)
+        return fail("generate", error, WRONG_USAGE)
     except SourceError as error:
-        return _fail("generate", error, 1)
+        return fail("generate", error, FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # whoever read the text has heard enough; at exit Python must not write to it again
@@ -157,9 +157,11 @@ def chat(given: argparse.Namespace) -> int:
     try:
         source, ask = _prepare(given)
     except ConfigError as error:
-        return _fail("chat", error, 2)
+        return fail("chat", error, WRONG_USAGE)
     except SourceError as error:
-        return _fail("chat", error, 1)
+        return fail("chat", error, FAILED)
+    except KeyboardInterrupt:  # while the model is loaded
+        return INTERRUPTED
     screen = Screen(is_watching=given.watch)
     screen.note(f"{source.model}: {HELP}")
     try:
@@ -213,8 +215,3 @@ def _source(given: argparse.Namespace, settings: Settings) -> Source:
     from server.terminal.local import LocalModel  # torch is imported only by who needs it
 
     return LocalModel(settings)
-
-
-def _fail(command: str, error: Exception, status: int) -> int:
-    print(harmless(f"psd {command}: error: {error}"), file=sys.stderr)
-    return status

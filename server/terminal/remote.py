@@ -8,7 +8,7 @@ from contextlib import closing
 from http.client import HTTPException, HTTPResponse
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 
 from server.body import JsonObject
@@ -16,6 +16,7 @@ from server.terminal.source import SourceError
 
 SILENCE_SECONDS: Final = 600.0  # as long as OpenAI's own client waits
 DONE: Final = "[DONE]"
+UNREADABLE: Final = (ValueError, RecursionError, KeyError, TypeError)  # what reading a stranger's JSON may raise
 
 
 class RemoteModel:
@@ -25,9 +26,12 @@ class RemoteModel:
         """SourceError if the URL is none, or if the server must be asked for a name and does not answer."""
         try:
             parts = urlsplit(url)
+            # Asking for the port raises ValueError, too, if it is beyond the last one.
+            is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            is_address = is_address and parts.username is None
         except ValueError:
-            parts = None
-        if parts is None or parts.scheme not in ("http", "https") or not parts.netloc:
+            is_address = False
+        if not is_address:
             raise SourceError(f"--url must be like http://localhost:8000, got {url!r}")
         self._base = url.rstrip("/").removesuffix("/v1")
         self._key = key
@@ -46,15 +50,24 @@ class RemoteModel:
                     yield _checked(json.loads(data))
             except (OSError, HTTPException) as error:
                 raise SourceError(f"the connection to {self._base} was lost: {error}") from error
-            except ValueError as error:  # neither UTF-8 nor JSON
+            except (ValueError, RecursionError) as error:  # neither UTF-8 nor JSON, or too deep
                 raise SourceError(f"{self._base} does not answer as a PSD server: {error}") from error
         raise SourceError("the stream ended before the answer was complete")
+
+    def card(self) -> JsonObject:
+        """What the server says of the model. SourceError if it does not know it."""
+        with closing(self._open(f"/v1/models/{quote(self.model)}", None)) as response:
+            try:
+                card = json.load(response)
+            except (*UNREADABLE, OSError, HTTPException) as error:
+                raise SourceError(f"{self._base} describes no model as a PSD server does") from error
+        return card if isinstance(card, dict) else {}
 
     def _first_model(self) -> str:
         with closing(self._open("/v1/models", None)) as response:
             try:
                 return str(json.load(response)["data"][0]["id"])
-            except (ValueError, KeyError, IndexError, TypeError) as error:
+            except (*UNREADABLE, IndexError, OSError, HTTPException) as error:
                 raise SourceError(f"{self._base} lists no models as a PSD server does") from error
 
     def _open(self, path: str, body: JsonObject | None) -> HTTPResponse:
@@ -67,7 +80,7 @@ class RemoteModel:
         except HTTPError as error:
             with error:
                 raise SourceError(_said(error)) from error
-        except (URLError, OSError, HTTPException) as error:
+        except (URLError, OSError, HTTPException, ValueError) as error:  # ValueError: a host that is no name
             reason = error.reason if isinstance(error, URLError) else error
             raise SourceError(f"{self._base} cannot be reached: {reason}") from error
         assert isinstance(response, HTTPResponse)
@@ -79,14 +92,31 @@ def _checked(chunk: Any) -> JsonObject:
     if isinstance(chunk, dict) and "error" in chunk:
         error = chunk["error"]
         raise SourceError(str(error.get("message")) if isinstance(error, dict) else str(error))
-    if not isinstance(chunk, dict) or not isinstance(chunk.get("choices"), list):
+    choices = chunk.get("choices") if isinstance(chunk, dict) else None
+    is_known = isinstance(choices, list) and all(map(_is_choice, choices))
+    if not isinstance(chunk, dict) or not is_known or not _is_usage(chunk.get("usage")):
         raise SourceError(f"the server sent something that is no chunk of an answer: {str(chunk)[:80]}")
     return chunk
+
+
+def _is_choice(choice: object) -> bool:
+    """Whether it has a text, or a delta, which may have none."""
+    if not isinstance(choice, dict):
+        return False
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        return isinstance(delta.get("content"), str | None)
+    return isinstance(choice.get("text"), str)
+
+
+def _is_usage(usage: object) -> bool:
+    """Whether it counts tokens, or is absent."""
+    return usage is None or (isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int))
 
 
 def _said(error: HTTPError) -> str:
     """The message of an error's envelope, or the status if it has none."""
     try:
         return str(json.loads(error.read())["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+    except (*UNREADABLE, OSError, HTTPException):
         return f"the server answered {error.code} {error.reason}"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import cast
 
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+from openai.types.chat.chat_completion import Choice
 
 from tests.server.process import ServerProcess
 from tests.server.reciter import LANGUAGES, WEATHER
 
 PROMPT = "What is 7 + 5?"
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": PROMPT}]
-TOOLS: list[ChatCompletionToolParam] = [WEATHER]  # type: ignore[list-item]  # a plain dict of that shape
+TOOLS = [cast("ChatCompletionToolParam", WEATHER)]
 
 
 def connect(server: ServerProcess) -> openai.OpenAI:
@@ -105,11 +107,10 @@ def test_a_tool_is_called_and_its_result_is_used(reciting: openai.OpenAI, is_str
     asked: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Weather in Lisbon?"}]
     if is_streamed:
         with reciting.chat.completions.stream(model="tiny", messages=asked, tools=TOOLS, max_tokens=184) as stream:
-            choice = stream.get_final_completion().choices[0]
-            reason, message = choice.finish_reason, choice.message
+            choice: Choice = stream.get_final_completion().choices[0]
     else:
-        whole = reciting.chat.completions.create(model="tiny", messages=asked, tools=TOOLS, max_tokens=184).choices[0]
-        reason, message = whole.finish_reason, whole.message  # type: ignore[assignment]
+        choice = reciting.chat.completions.create(model="tiny", messages=asked, tools=TOOLS, max_tokens=184).choices[0]
+    reason, message = choice.finish_reason, choice.message
     assert reason == "tool_calls"
     assert message.content == "Let me look."
     assert message.tool_calls is not None

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from hypothesis import strategies as st
 
-from psd_core.config import ACCEPTANCE_NAMES, POLICY_NAMES, DecoderConfig, EngineConfig
+from psd_core.config import (
+    ACCEPTANCE_NAMES,
+    POLICY_NAMES,
+    AcceptanceName,
+    CacheName,
+    DecoderConfig,
+    EngineConfig,
+    PolicyName,
+)
 from psd_core.engine import Engine
 from psd_core.events import FinishedEvent, StepOutput, TopEntries
 from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES
@@ -104,12 +113,43 @@ def run_alone(model: DiffusionDecoder, request: Request) -> tuple[Outcome, Finis
     return run_after(Driver(model), request)
 
 
+def churn(model: DiffusionDecoder, added: list[Request], rng: random.Random) -> int:
+    """Tokens reused while these requests join and are cancelled with little room, each answering as it does alone."""
+    driver = Driver(model, EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, max_cache_tokens=220))
+    for request in added:
+        driver.add(request)
+        for _ in range(rng.randrange(4)):
+            driver.step()
+        if rng.random() < 0.15:
+            driver.engine.cancel(request.request_id)
+    driver.run()
+    reused = 0
+    for request in added:
+        outcome = driver.outcomes[request.request_id]
+        assert outcome.finished is not None
+        reused += outcome.finished.figures.reused_tokens
+        if outcome.finished.reason != "cancelled":
+            assert outcome.token_ids == run_alone(model, request)[0].token_ids
+    return reused
+
+
+def make_stems(rng: random.Random, count: int) -> list[tuple[int, ...]]:
+    """Texts that prompts begin with."""
+    return [tuple(rng.randrange(VOCAB_SIZE) for _ in range(16)) for _ in range(count)]
+
+
+def begin_alike(rng: random.Random, stems: list[tuple[int, ...]], tail_sizes: tuple[int, int]) -> tuple[int, ...]:
+    """A prompt: the beginning of a stem, then a tail of its own, of `tail_sizes` tokens at least and at most."""
+    tail = (rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(*tail_sizes)))
+    return (*rng.choice(stems)[: rng.choice((4, 9, 16))], *tail)
+
+
 @st.composite
 def decoders(
     draw: st.DrawFn,
-    policies: tuple[str, ...] = POLICY_NAMES,
-    caches: tuple[str, ...] = BIDIRECTIONAL_CACHES,
-    acceptances: tuple[str, ...] = ACCEPTANCE_NAMES,
+    policies: tuple[PolicyName, ...] = POLICY_NAMES,
+    caches: tuple[CacheName, ...] = BIDIRECTIONAL_CACHES,
+    acceptances: tuple[AcceptanceName, ...] = ACCEPTANCE_NAMES,
     block_length: int | None = None,
     has_auto_depth: bool = False,
 ) -> DecoderConfig:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from psd_core.batch import attention_bias, build_batch, hidden_keys
+from psd_core.batch import MAX_BIAS_ELEMENTS, LargeBias, Segment, build_batch, hidden_keys, make_biases
 from psd_core.block import BlockState
 from psd_core.config import DecoderConfig
 from psd_core.kvcache.modes import Window
@@ -40,20 +40,40 @@ SHAPES: list[list[Shape]] = [
 ]
 
 
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("max_elements", [MAX_BIAS_ELEMENTS, 100, 1])
 @pytest.mark.parametrize("shape", [one for shapes in SHAPES for one in shapes])
-def test_the_bias_hides_what_its_plain_twin_says(shape: Shape) -> None:
+def test_the_bias_hides_what_its_plain_twin_says(shape: Shape, max_elements: int) -> None:
     rows, width, start, context_stop, cached, *causality = shape
-    given = (rows, width, start, context_stop, *causality) if cached else (1, width, start, 0, *causality)
-    hidden = torch.from_numpy(hidden_keys(*given))
-    bias = attention_bias(*given, torch.float32, torch.device("cpu"))
+    segment = Segment(0, rows, width, start, 5 if cached else None, context_stop, *causality)
+    hidden = torch.from_numpy(hidden_keys(segment))
+    (bias,) = make_biases([segment], torch.float32, CPU, max_elements)
+    assert (bias is None) == (not hidden.any())
+    if isinstance(bias, LargeBias):
+        pieces = [piece for _, piece in bias.pieces()]
+        assert max(piece.numel() for piece in pieces) <= max(max_elements, hidden.shape[1])
+        bias = torch.cat(pieces)
     expected = torch.zeros(hidden.shape).masked_fill(hidden, -torch.inf)
     assert torch.equal(torch.zeros(hidden.shape) if bias is None else bias, expected)
-    assert (bias is None) == (not hidden.any())
 
 
+def test_the_biases_of_a_forward_keep_no_more_than_the_limit() -> None:
+    """Of three alike the first two fit; a fourth without a bias takes no room."""
+    alike = [Segment(0, 1, 8, 8, 5, 8, 4, None)] * 3
+    free = Segment(0, 1, 8, 8, 5, 8, None, None)
+    first, second, third, none = make_biases([*alike, free], torch.float32, CPU, 2 * 8 * 16)
+    assert isinstance(first, torch.Tensor)
+    assert isinstance(second, torch.Tensor)
+    assert isinstance(third, LargeBias)
+    assert none is None
+
+
+@pytest.mark.parametrize("max_elements", [MAX_BIAS_ELEMENTS, 100])
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_attend_equals_its_plain_twin(shape: list[Shape], num_kv_heads: int) -> None:
+def test_attend_equals_its_plain_twin(shape: list[Shape], num_kv_heads: int, max_elements: int) -> None:
     generator = torch.Generator().manual_seed(0)
     spans, slot = [], 5
     for rows, width, start, context_stop, cached, block, open_start in shape:
@@ -62,7 +82,7 @@ def test_attend_equals_its_plain_twin(shape: list[Shape], num_kv_heads: int) -> 
         ids = np.zeros((rows, width), np.int64)
         spans.append(Span(REQUEST, "denoise", states, ids, window, start, slot if cached else None, block, open_start))
         slot += context_stop + rows * width if cached else 0
-    batch = build_batch(StepPlan(tuple(spans)), False, torch.float32, torch.device("cpu"))
+    batch = build_batch(StepPlan(tuple(spans)), False, torch.float32, CPU, max_elements)
     tokens = batch.token_ids.shape[0]
     query = torch.randn(tokens, 4, 16, generator=generator)
     key, value = (torch.randn(tokens, num_kv_heads, 16, generator=generator) for _ in range(2))

@@ -15,15 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psd_core.block import BlockState, Candidates
-from psd_core.config import POLICY_NAMES, DecoderConfig, EngineConfig
+from psd_core.config import POLICY_NAMES, CacheName, DecoderConfig, EngineConfig, PolicyName
 from psd_core.errors import ContextError, RequestError
 from psd_core.kvcache.modes import CAUSAL_CACHES
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.policies import Greedy, OpensAlone
 from psd_core.request import Request, SamplingParams
-from tests.engine.drive import Driver, decoders, requests, run_after, run_alone
+from tests.engine.drive import Driver, begin_alike, churn, decoders, make_stems, requests, run_after, run_alone
 from tests.engine.naive import naive_decode
-from tests.engine.tiny import VOCAB_SIZE, plain_forward, tiny_model, tiny_spec
+from tests.engine.tiny import plain_forward, tiny_model, tiny_spec
 
 BLOCK = 4
 PROMPT = (5, 9, 2, 30, 41, 7, 7, 12, 3, 21)
@@ -37,7 +37,7 @@ def model_of(seed: int, block_length: int = BLOCK) -> DiffusionDecoder:
 
 
 @pytest.mark.parametrize("policy", PI)
-def test_exact_equals_the_naive_policy_with_no_more_forwards(policy: str) -> None:
+def test_exact_equals_the_naive_policy_with_no_more_forwards(policy: PolicyName) -> None:
     drawn = decoders(policies=(policy,), caches=CAUSAL_CACHES, acceptances=("exact",), block_length=BLOCK)
 
     @settings(max_examples=12, deadline=None)
@@ -73,13 +73,11 @@ def test_the_causal_cache_changes_nothing(request: Request, seed: int) -> None:
 def test_any_mix_equals_the_batch_of_one_under_any_pressure(seed: int) -> None:
     """Joins, cancels, shared beginnings, little room, every policy, rule and cache at once."""
     rng = random.Random(seed)
-    model = model_of(seed)
-    driver = Driver(model, EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, max_cache_tokens=220))
-    stems = [tuple(rng.randrange(VOCAB_SIZE) for _ in range(16)) for _ in range(2)]
+    stems = make_stems(rng, 2)
     added = []
     for index in range(16):
         decoder = DecoderConfig(
-            policy=rng.choice(POLICY_NAMES),  # type: ignore[arg-type]  # a name from the table
+            policy=rng.choice(POLICY_NAMES),
             threshold=rng.choice((0.2, 0.6)),
             block_length=BLOCK,
             cache=rng.choice(("none", "causal", "causal", "causal")),
@@ -88,24 +86,9 @@ def test_any_mix_equals_the_batch_of_one_under_any_pressure(seed: int) -> None:
             acceptance=rng.choice(("exact", "subset", "token")),
         )
         sampling = SamplingParams(temperature=rng.choice((0.0, 1.0)), seed=index)
-        tail = tuple(rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, 3)))
-        prompt = (*rng.choice(stems)[: rng.choice((4, 9, 16))], *tail)
+        prompt = begin_alike(rng, stems, (1, 3))
         added.append(Request(f"r{index}", prompt, rng.randint(1, 14), decoder, sampling))
-    for request in added:
-        driver.add(request)
-        for _ in range(rng.randrange(4)):
-            driver.step()
-        if rng.random() < 0.15:
-            driver.engine.cancel(request.request_id)
-    driver.run()
-    reused = 0
-    for request in added:
-        outcome = driver.outcomes[request.request_id]
-        assert outcome.finished is not None
-        reused += outcome.finished.figures.reused_tokens
-        if outcome.finished.reason != "cancelled":
-            assert outcome.token_ids == run_alone(model, request)[0].token_ids
-    assert reused > 0
+    assert churn(model_of(seed), added, rng) > 0
 
 
 @pytest.mark.parametrize("num_prompt", [1, 3, 4, 5, 8, 9])
@@ -162,13 +145,13 @@ def test_a_prompt_is_scored_in_one_forward(budget: int) -> None:
 
 
 @pytest.mark.parametrize("cache", CAUSAL_CACHES)
-def test_edits_reach_the_first_token_and_drafts_change_nothing(cache: str) -> None:
+def test_edits_reach_the_first_token_and_drafts_change_nothing(cache: CacheName) -> None:
     """The candidate of a block's first token is read off the text before it, whatever became of the block."""
     changed = 0
     for seed in range(6):
         decoder = DecoderConfig(
             block_length=BLOCK,
-            cache=cache,  # type: ignore[arg-type]  # a name from the table
+            cache=cache,
             threshold=0.4,
             draft_depth=0,
             edit_threshold=0.1,

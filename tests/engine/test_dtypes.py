@@ -11,7 +11,7 @@ import torch
 
 from psd_core.errors import CheckpointError
 from psd_core.models.dtypes import BF16_INSTRUCTIONS, cpu_instructions, faster_dtype, measure_layer, resolve_dtype
-from psd_core.models.spec import ExpertsSpec
+from psd_core.models.spec import ExpertsSpec, ModelSpec
 from tests.engine.tiny import tiny_spec
 
 CPU = torch.device("cpu")
@@ -34,9 +34,9 @@ def test_bfloat16_must_be_known_and_faster(instruction: str, seconds: tuple[floa
 
 @pytest.mark.parametrize("experts", [None, EXPERTS])
 def test_one_layer_of_any_family_can_be_measured(experts: ExpertsSpec | None) -> None:
-    seen = []
+    seen: list[ModelSpec] = []
 
-    def probe(spec):  # type: ignore[no-untyped-def]
+    def probe(spec: ModelSpec) -> tuple[float, float]:
         seen.append(spec)
         return measure_layer(spec)
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from psd_core.batch import build_batch
 from psd_core.block import BlockState
-from psd_core.config import DecoderConfig
+from psd_core.config import CacheName, DecoderConfig
 from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES, CAUSAL_CACHES, Window
 from psd_core.kvcache.store import KVStore
 from psd_core.models.experts import Experts, gated
@@ -83,14 +83,14 @@ def test_grouped_experts_equal_one_token_at_a_time(name: str) -> None:
         torch.testing.assert_close(experts(hidden), expected, atol=1e-5, rtol=1e-5)
 
 
-def request_for(name: str, request_id: str, prompt: tuple[int, ...], cache_mode: str, depth: int) -> Request:
+def request_for(name: str, request_id: str, prompt: tuple[int, ...], cache_mode: CacheName, depth: int) -> Request:
     block_length = family_model(name).spec.block_length or 8
     decoder = DecoderConfig(
         policy="threshold",
         threshold=0.5,
         block_length=block_length,
         draft_depth=depth,
-        cache=cache_mode,  # type: ignore[arg-type]  # a name from the table
+        cache=cache_mode,
     )
     return Request(request_id, prompt, 24, decoder)
 

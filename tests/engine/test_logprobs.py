@@ -51,7 +51,9 @@ def test_a_prompt_is_scored_from_left_to_right(
         best = expected.topk(3)
         assert [token for token, _ in event.top[position - 1]] == best.indices.tolist()
         assert [value for _, value in event.top[position - 1]] == pytest.approx(best.values.tolist(), abs=1e-4)
-    figures = driver.outcomes["r"].finished.figures  # type: ignore[union-attr]  # asserted by _score: it ended
+    finished = driver.outcomes["r"].finished
+    assert finished is not None
+    figures = finished.figures
     assert (figures.generated_tokens, figures.forwards) == (0, 0)
     assert figures.scoring_forwards >= (1 if block_length is None else -(-num_prompt // block_length))
     if budget > 1000 and cache != "causal":

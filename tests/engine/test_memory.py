@@ -91,11 +91,11 @@ def test_the_batch_grows_again_once_memory_is_back() -> None:
     assert 4 in served
 
 
-def test_other_errors_are_not_taken_for_want_of_memory() -> None:
+def test_other_errors_are_not_taken_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tight_model(0, capacity=30)
     driver = Driver(model)
     driver.add(Request("r", (5, 6), 8, GREEDY))
-    model.forward = None  # type: ignore[assignment, method-assign]  # any further forward must fail
+    monkeypatch.setattr(model, "forward", None)  # any further forward must fail
     with pytest.raises(TypeError):
         driver.step()
 
@@ -131,6 +131,8 @@ def test_no_fault_and_no_neighbour_changes_a_requests_tokens(data: st.DataObject
 class CountingDecoder(DiffusionDecoder):
     """Counts the positions that are projected to the vocabulary."""
 
+    projected: list[int]
+
     def project(self, hidden: Tensor) -> Tensor:
         self.projected.append(hidden.shape[0])
         return super().project(hidden)
@@ -141,7 +143,7 @@ def test_only_undecided_positions_are_projected_and_never_more_at_once_than_allo
     plain = tiny_model(2)
     model = CountingDecoder(plain.spec, torch.float32, torch.device("cpu"))
     model.load_state_dict(plain.state_dict())
-    model.projected = []  # type: ignore[assignment]  # the counter of this test
+    model.projected = []
     driver = Driver(model.eval(), EngineConfig(max_num_batched_tokens=4096, max_logit_rows=20))
     for index in range(9):
         driver.add(Request(f"r{index}", (3 + index, 4), 8, GREEDY))

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from psd_core.batch import build_batch
 from psd_core.block import BlockState
-from psd_core.config import POLICY_NAMES, AcceptanceName, DecoderConfig
+from psd_core.config import POLICY_NAMES, AcceptanceName, CacheName, DecoderConfig, PolicyName
 from psd_core.errors import CheckpointError
 from psd_core.kvcache.modes import CAUSAL_CACHES, Window
 from psd_core.kvcache.store import KVStore
@@ -42,11 +43,11 @@ from tests.engine.openpangu import (
 
 VOCAB, MASK = 90, 89
 # Of the authors' loop: how positions are ordered, from which value on more than one is taken; and settings here.
-RULES: dict[str, tuple[Order, float | None, dict[str, object]]] = {
-    "origin": (highest, None, {"policy": "greedy"}),
-    "entropy": (negative_entropy, None, {"policy": "entropy", "gamma": 0.0}),
-    "topk_margin": (lead, None, {"policy": "margin", "threshold": 1.0}),
-    "confidence_threshold": (highest, 0.5, {"policy": "threshold", "threshold": 0.5}),
+RULES: dict[str, tuple[Order, float | None, DecoderConfig]] = {
+    "origin": (highest, None, DecoderConfig(policy="greedy", block_length=BLOCK)),
+    "entropy": (negative_entropy, None, DecoderConfig(policy="entropy", gamma=0.0, block_length=BLOCK)),
+    "topk_margin": (lead, None, DecoderConfig(policy="margin", threshold=1.0, block_length=BLOCK)),
+    "confidence_threshold": (highest, 0.5, DecoderConfig(threshold=0.5, block_length=BLOCK)),
 }
 PROMPT = [13, 76, 61, 71, 82, 24, 19, 5, 40, 41, 7]
 
@@ -130,8 +131,9 @@ def test_the_authors_rules_are_policies_here(
     order, threshold, settings = RULES[rule]
     prompt = PROMPT[:num_prompt]
     expected, forwards = authors_loop(tensors, prompt, 3 * BLOCK, order, threshold, 1, MASK, None)
-    for depth, cache in ((0, "none"), (0, "causal"), (3, "causal")):
-        decoder = DecoderConfig(block_length=BLOCK, cache=cache, draft_depth=depth, **settings)  # type: ignore[arg-type]
+    ways: tuple[tuple[int, CacheName], ...] = ((0, "none"), (0, "causal"), (3, "causal"))
+    for depth, cache in ways:
+        decoder = replace(settings, cache=cache, draft_depth=depth)
         outcome, end = run_alone(model, Request("r", tuple(prompt), 3 * BLOCK, decoder))
         assert outcome.token_ids == expected
         if depth == 0:
@@ -192,13 +194,13 @@ def test_small_blocks_are_reproduced_over_the_engine(
 
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)
-def test_drafts_caches_and_company_change_nothing(model: DiffusionDecoder, policy: str) -> None:
-    def request(name: str, length: int, cache: str, depth: int, rule: AcceptanceName = "exact") -> Request:
+def test_drafts_caches_and_company_change_nothing(model: DiffusionDecoder, policy: PolicyName) -> None:
+    def request(name: str, length: int, cache: CacheName, depth: int, rule: AcceptanceName = "exact") -> Request:
         decoder = DecoderConfig(
-            policy=policy,  # type: ignore[arg-type]  # names from the tables
+            policy=policy,
             threshold=0.5,
             block_length=BLOCK,
-            cache=cache,  # type: ignore[arg-type]
+            cache=cache,
             draft_depth=depth,
             acceptance=rule,
         )

@@ -11,8 +11,8 @@ import pytest
 from psd_core.config import DecoderConfig, EngineConfig
 from psd_core.kvcache.prefixes import PrefixCache
 from psd_core.request import Request, SamplingParams
-from tests.engine.drive import Driver, run_after, run_alone
-from tests.engine.tiny import VOCAB_SIZE, tiny_model, tiny_spec
+from tests.engine.drive import Driver, begin_alike, churn, make_stems, run_after, run_alone
+from tests.engine.tiny import tiny_model, tiny_spec
 
 DECODER = DecoderConfig(block_length=4, cache="causal", draft_depth=2)
 PROMPT = (5, 9, 2, 30, 41, 7, 7, 12, 3, 21)  # two whole blocks and a half
@@ -56,30 +56,13 @@ def test_a_prompt_that_ends_with_a_block_reuses_what_its_model_allows(num_blocks
 def test_any_mix_equals_the_batch_of_one_under_any_pressure(seed: int) -> None:
     """Few prefixes, little room: contexts are kept, reused, dropped, and cancelled on the way."""
     rng = random.Random(seed)
-    model = tiny_model(seed, tiny_spec(is_shifted=seed == 1, block_length=4))
-    driver = Driver(model, EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, max_cache_tokens=220))
-    stems = [tuple(rng.randrange(VOCAB_SIZE) for _ in range(16)) for _ in range(3)]
-    requests: list[Request] = []
+    stems = make_stems(rng, 3)
+    added: list[Request] = []
     for index in range(30):
-        tail = tuple(rng.randrange(VOCAB_SIZE) for _ in range(rng.randrange(6)))
+        prompt = begin_alike(rng, stems, (0, 5))
         sampling = SamplingParams(temperature=rng.choice((0.0, 1.0)), seed=index)
-        prompt = (*rng.choice(stems)[: rng.choice((4, 9, 16))], *tail)
-        requests.append(Request(f"r{index}", prompt, rng.randint(1, 14), DECODER, sampling))
-    for request in requests:
-        driver.add(request)
-        for _ in range(rng.randrange(4)):
-            driver.step()
-        if rng.random() < 0.15:
-            driver.engine.cancel(request.request_id)
-    driver.run()
-    reused = 0
-    for request in requests:
-        outcome = driver.outcomes[request.request_id]
-        assert outcome.finished is not None
-        reused += outcome.finished.figures.reused_tokens
-        if outcome.finished.reason != "cancelled":
-            assert outcome.token_ids == run_alone(model, request)[0].token_ids
-    assert reused > 40
+        added.append(Request(f"r{index}", prompt, rng.randint(1, 14), DECODER, sampling))
+    assert churn(tiny_model(seed, tiny_spec(is_shifted=seed == 1, block_length=4)), added, rng) > 20
 
 
 def test_requests_of_different_salts_share_nothing() -> None:

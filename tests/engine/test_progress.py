@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psd_core.config import DecoderConfig
+from psd_core.config import DecoderConfig, PolicyName
 from psd_core.events import CanvasEvent
 from psd_core.request import Request
 from tests.engine.drive import Driver
@@ -30,10 +30,10 @@ def count(canvases: list[CanvasEvent], num_open: dict[int, int]) -> tuple[list[i
 
 @pytest.mark.parametrize("policy", ["greedy", "topk", "lopa"])
 @pytest.mark.parametrize("block_length", [None, 8])
-def test_deciles_count_what_the_canvas_shows(policy: str, block_length: int | None) -> None:
+def test_deciles_count_what_the_canvas_shows(policy: PolicyName, block_length: int | None) -> None:
     model = tiny_model(1, tiny_spec(block_length=block_length))
     decoder = DecoderConfig(
-        policy=policy,  # type: ignore[arg-type]  # one of the names
+        policy=policy,
         k=3,
         block_length=8,
         draft_depth=3,

@@ -11,7 +11,7 @@ import pytest
 from psd_core.config import DecoderConfig, EngineConfig
 from psd_core.engine import Engine
 from psd_core.errors import ConfigError, ContextError, RequestError
-from psd_core.request import Request, SamplingParams
+from psd_core.request import Granularity, Request, SamplingParams
 from tests.engine.drive import Driver, run_alone
 from tests.engine.naive import naive_decode
 from tests.engine.tiny import MASK_ID, VOCAB_SIZE, tiny_model
@@ -65,10 +65,10 @@ def test_the_mask_id_and_undefined_ids_are_never_generated() -> None:
 
 def test_frontier_and_block_reports_join_to_the_same_tokens() -> None:
     model = tiny_model(1)
-    events: dict[str, list[int]] = {"block": [], "frontier": []}
-    for granularity in ("block", "frontier"):
+    events: dict[Granularity, list[int]] = {"block": [], "frontier": []}
+    for granularity in events:
         driver = Driver(model)
-        driver.add(Request("r", (5, 6), 24, BLOCK_8, granularity=granularity))  # type: ignore[arg-type]  # parametrized
+        driver.add(Request("r", (5, 6), 24, BLOCK_8, granularity=granularity))
         while driver.engine.has_work():
             events[granularity] += [len(event.token_ids) for event in driver.step().tokens]
         events[granularity].append(-sum(driver.outcomes["r"].token_ids))

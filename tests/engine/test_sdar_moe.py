@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from psd_core.config import DecoderConfig
+from psd_core.config import CacheName, DecoderConfig
 from psd_core.kvcache.modes import CAUSAL_CACHES
 from psd_core.models.experts import Experts
 from psd_core.models.loader import load_model
@@ -181,8 +181,8 @@ def test_drafts_batches_and_caches_change_nothing(checkpoint: Path) -> None:
     model = load_model(checkpoint, device="cpu")
     prompts = [(7, 8, 9), (30, 2, 50, 60, 70, 71, 72, 3), tuple(range(10, 27))]
 
-    def request(name: str, prompt: tuple[int, ...], cache: str, depth: int) -> Request:
-        decoder = DecoderConfig(threshold=0.5, block_length=BLOCK, draft_depth=depth, cache=cache)  # type: ignore[arg-type]  # parametrized
+    def request(name: str, prompt: tuple[int, ...], cache: CacheName, depth: int) -> Request:
+        decoder = DecoderConfig(threshold=0.5, block_length=BLOCK, draft_depth=depth, cache=cache)
         return Request(name, prompt, 16, decoder)
 
     plain = [run_alone(model, request("r", prompt, "none", 0))[0].token_ids for prompt in prompts]

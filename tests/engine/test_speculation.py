@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from psd_core.block import BlockState, Candidates
+from psd_core.config import AcceptanceName
 from psd_core.policies import Greedy, Policy, Threshold, TopK
 from psd_core.speculation import accept, draft_chain
 
@@ -91,6 +92,6 @@ def test_token_looks_at_tokens_alone_and_stops_at_the_first_failure() -> None:
 
 
 @pytest.mark.parametrize("rule", ["exact", "subset", "token"])
-def test_a_changed_token_is_never_accepted(rule: str) -> None:
+def test_a_changed_token_is_never_accepted(rule: AcceptanceName) -> None:
     changed = scored([0.5, 0, 0.9, 0.1], [0.9, 0, 0, 0.1], tokens=[10, 11, 99, 13])
-    assert accept(ROWS[:2], changed, Greedy(), rule) == (0,)  # type: ignore[arg-type]  # parametrized
+    assert accept(ROWS[:2], changed, Greedy(), rule) == (0,)

@@ -97,7 +97,7 @@ def test_a_calibration_writes_what_the_server_takes(server: ServerProcess, model
         ("", [], "holds no prompt"),
         ('{"nothing": 1}', [], "line 1: no field prompt or question"),
         ("One?", ["--min-agreement", "2"], "must be a number between 0 and 1"),
-        ("One?", ["--output", "/no/such/folder/file"], "--output must be a file in a folder that is there"),
+        ("One?", ["--output", "/no/such/folder/file"], "--output must be a file name in a folder that exists"),
     ],
 )
 def test_wrong_usage_is_named(prompts: str | None, arguments: list[str], words: str, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def flags(url: str, task: Path, output: Path, *decoders: str) -> list[str]:
     cells = [text for decoder in decoders for text in ("--decoder", decoder)]
     return [
         "eval", "--url", url, "--task", str(task), "--output", str(output), "--max-tokens", str(TOKENS), *cells,
-        "--api-key", "sk-secret",
+        "--api-key", "sk-secret", "--api-k=sk-secret-too",
     ]  # fmt: skip  # one option and its value per place
 
 
@@ -105,7 +105,7 @@ def test_results_are_written_as_tables_and_as_pictures(run: Path) -> None:
 
 def test_keys_are_not_written_down(run: Path) -> None:
     assert not [path for path in run.iterdir() if b"sk-secret" in path.read_bytes()]
-    assert "--api-key …" in results(run)["command"].replace("'", "")
+    assert "--api-key … --api-k=…" in results(run)["command"].replace("'", "")
 
 
 def test_a_run_that_was_killed_goes_on_with_what_is_missing(
@@ -167,6 +167,7 @@ def test_an_engine_in_the_process_gives_the_servers_answers(
         # How many drafts a forward carries depends on who shares it: only the tokens are equal.
         assert reply["cost"]["tokens"] == other["cost"]["tokens"]
     assert results(output)["settings"]["batch"] == 2
+    assert results(run)["settings"]["server"]["block_length"] == results(run)["cells"][0]["settings"]["block_length"]
 
 
 def test_code_is_run_only_if_that_is_allowed(server: ServerProcess, tmp_path: Path) -> None:

@@ -80,6 +80,16 @@ def test_programs_end_at_their_limits(sandbox: Sandbox, tmp_path: Path, listener
         "writes a large file": "open('f', 'wb').write(bytes(2**20))",
         "writes elsewhere": f"open({str(outside)!r}, 'w').write('changed')",
         "removes elsewhere": f"import os\nos.remove({str(outside)!r})",
+        "removes elsewhere by a path object": f"import pathlib\npathlib.Path({str(outside)!r}).unlink()",
+        "writes relative to a folder": "import os\n"
+        f"folder = os.open({str(tmp_path)!r}, os.O_RDONLY)\n"
+        "os.write(os.open('outside', os.O_WRONLY | os.O_TRUNC, dir_fd=folder), b'changed')",
+        "writes elsewhere as a database": "import sqlite3\n"
+        f"sqlite3.connect({str(tmp_path / 'new')!r}).execute('VACUUM')",
+        "writes many files": "for name in range(200):\n    open(str(name), 'w').close()",
+        "makes folders without end": "import os\nwhile True:\n    os.mkdir('a')\n    os.chdir('a')",
+        "floods what is read of it": "import os\nfor number in range(3, 9):\n"
+        "    try:\n        while os.write(number, bytes(2**16)):\n            pass\n    except OSError:\n        pass",
         "forks": "import os\nos.fork()",
         "starts a program": "import subprocess\nsubprocess.run(['true'])",
         "connects": f"import socket\nsocket.create_connection(('127.0.0.1', {listener}), 1)",
@@ -88,6 +98,7 @@ def test_programs_end_at_their_limits(sandbox: Sandbox, tmp_path: Path, listener
     for name, text in bad.items():
         assert not sandbox.passes(text), name
     assert outside.read_text() == "kept"
+    assert [path.name for path in tmp_path.iterdir()] == ["outside"]
     assert sandbox.passes("import json, math, random\nopen('f', 'w').write('x')\nprint('x')\nassert math.isqrt(4) == 2")
 
 

@@ -53,6 +53,8 @@ def test_the_fields_tell_the_format(tmp_path: Path) -> None:
         {"question": "How many?", "answer": "2 + 2 = 4\n#### 4"},
         {"prompt": "Capital of Italy?", "answer": "Rome"},
         {"prompt": "2 + 2?", "answer": 4},
+        {"prompt": "1 / 8000000?", "answer": 1.25e-7},
+        {"question": "How far?", "answer": "#### 1,200 miles in 3 days"},
         HUMANEVAL,
         MBPP,
         {"prompt": "def two():\n", "asserts": ["assert two() == 2"]},
@@ -61,6 +63,8 @@ def test_the_fields_tell_the_format(tmp_path: Path) -> None:
         NumberCheck("4"),
         TextCheck("Rome"),
         NumberCheck("4"),
+        NumberCheck("0.000000125"),
+        NumberCheck("1200"),
         ProgramCheck(HUMANEVAL["prompt"], HUMANEVAL["test"] + "\n\ncheck(one)", "one", is_body=True),
         ProgramCheck("", "assert one() == 1"),
         ProgramCheck("def two():\n", "assert two() == 2"),
@@ -83,6 +87,10 @@ def test_mbpp_shows_its_tests_and_a_template_sees_every_field(tmp_path: Path) ->
     [
         (['{"prompt": "a", "answer": "b"}', "{nonsense"], ("line 2", "not JSON")),
         (["[1]"], ("line 1", "JSON object")),
+        (["[" * 100_000], ("line 1", "not JSON")),
+        (['{"prompt": "a", "answer": NaN}'], ("line 1", "answer must be finite")),
+        (['{"prompt": "a", "answer": "it is #### four"}'], ("line 1", "a number behind ####", "four")),
+        (['{"prompt": "a", "answer": "b", "task": "all"}'], ("line 1", "'all' stands for all tasks together")),
         (['{"text": "a"}'], ("line 1", "no field prompt or question", "test_list")),
         (['{"prompt": "a"}'], ("line 1", "no field answer")),
         (['{"prompt": "", "answer": "b"}'], ("line 1", "prompt must be a text", "''")),
@@ -130,3 +138,10 @@ def test_prompts_without_references_are_lines_or_records(tmp_path: Path) -> None
     assert all(problem.check == NoCheck() for problem in problems)
     records = Path(write(tmp_path, {"prompt": "One?"}, {"prompt": "Two?", "answer": "2"}))
     assert [one.check for one in load_prompts(records, Form(needs_reference=False))] == [NoCheck(), TextCheck("2")]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "task.jsonl"
+    path.write_text('{"prompt": "One?", "answer": "1"}\n', encoding="utf-8-sig")
+    assert [one.check for one in load_prompts(path, Form(needs_reference=False))] == [TextCheck("1")]
+    assert [one.prompt for one in load_problems([str(path)], Choice(), Form())] == ["One?"]

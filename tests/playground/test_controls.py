@@ -92,3 +92,21 @@ def test_every_decoder_setting_has_a_control_with_the_engines_range(browser: Bro
             assert field.name in browser.text(fault)
         browser.script(WRITE, control, "")
         assert browser.text(fault) == ""
+
+
+@pytest.mark.parametrize("size", [WIDE, LAPTOP, NARROW])
+def test_a_long_note_on_the_server_does_not_move_the_page(
+    browser: Browser, server: ServerProcess, size: tuple[int, int]
+) -> None:
+    browser.open(server.url, size)
+    before, after, width = browser.script(
+        """const note = document.querySelector('#status-note');
+        const top = () => document.querySelector('main').getBoundingClientRect().top;
+        note.textContent = ''; const before = top();
+        note.textContent = 'The server is not ready. '.repeat(30);
+        return [before, top(), note.getBoundingClientRect().width];"""
+    )
+    assert before == after
+    assert width > 60  # enough of it to be read
+    assert browser.script("return document.documentElement.scrollWidth <= innerWidth")
+    browser.resize(WIDE)

@@ -241,6 +241,7 @@ def test_a_key_is_asked_for_and_lost_servers_are_told_of(browser: Browser, keyed
     browser.driver.get("about:blank")
     browser.driver.get(link(keyed, SLOW, model="other", **LONG))
     browser.wait(lambda: "needs a key" in browser.text("#status-note"))
+    assert browser.one("#status-note").get_property("title") == "the status needs a key"
     browser.run()
     assert "asks for an API key" in browser.text(".pane .error")
     assert browser.script("return document.activeElement.id") == "key"

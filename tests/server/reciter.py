@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +35,7 @@ LANGUAGES: Final = "Olá! Grüße 🚀 世界, こんにちは 👩‍🚀 ми�
 ASK_LANGUAGES: Final = [{"role": "user", "content": "Greet everyone."}]
 ASK_WEATHER: Final = [{"role": "user", "content": "Weather in Lisbon?"}]
 ASK_TWICE: Final = [{"role": "user", "content": "Weather in Lisbon and Évora?"}]
-RESULT: Final[list[dict[str, object]]] = [
+RESULT: Final[list[dict[str, Any]]] = [
     *ASK_WEATHER,
     {
         "role": "assistant",

@@ -14,18 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from psd_core.errors import ConfigError
 from server.bench.figures import spread
 from server.bench.load import ClosedLoop, OpenLoop, arrivals
 from server.bench.prompts import Prompt, random_prompts, read_prompts
-from server.bench.reading import EventLines
 from server.bench.report import to_json, to_markdown
 from server.bench.run import BenchResult, BenchSettings, run_bench
-from server.bench.target import Ask, UnreachableError
+from server.bench.target import Ask, Endpoint, UnreachableError
 from server.cli import main
 from tests.server.process import ServerProcess, wait_until
 from tests.server.rival import Rival, running
@@ -85,10 +81,10 @@ def test_our_own_server_is_measured_with_forwards_and_tokens_of_every_chunk(
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
 @pytest.mark.parametrize(("counts_chunks", "counts_tokens"), [(True, True), (False, True), (False, False)])
 def test_a_plain_server_is_measured_as_far_as_it_counts(
-    endpoint: str, counts_chunks: bool, counts_tokens: bool
+    endpoint: Endpoint, counts_chunks: bool, counts_tokens: bool
 ) -> None:
     with running(Rival(counts_chunks=counts_chunks, counts_tokens=counts_tokens)) as rival:
-        result = run(settings(rival.url, ask=Ask("", endpoint, 5, {}, 20.0)))  # type: ignore[arg-type]  # a Literal
+        result = run(settings(rival.url, ask=Ask("", endpoint, 5, {}, 20.0)))
     (level,) = result.levels
     figures = level.figures
     assert result.model == "rival-1"
@@ -186,13 +182,20 @@ def test_without_matplotlib_everything_but_the_plot_is_written(
     [
         (["--url", "localhost:8000"], 2, "--url must be like http://localhost:8000, got 'localhost:8000'"),
         (["--url", "http://127.0.0.1:1"], 1, "http://127.0.0.1:1 cannot be reached"),
+        (
+            ["--url", "http://localhost:99999"],
+            2,
+            "--url must be like http://localhost:8000, got 'http://localhost:99999'",
+        ),
+        (["--extra-body", "[" * 100_000], 2, "must be JSON"),
+        (["--output", "/"], 2, "--output must be a file name in a folder that exists, got '/'"),
         (["--concurrency", "4,0"], 2, "must be between 1 and 10000, got '0'"),
         (["--concurrency", "1", "--rate", "1"], 2, "not allowed with"),
         (["--concurrency", "64", "--max-connections", "8"], 2, "--max-connections must be at least 64, got 8"),
         (["--extra-body", "[]"], 2, "must be a JSON object, got '[]'"),
         (["--extra-body", '{"stream": false}'], 2, "must not hold stream"),
         (["--prompts", "none.jsonl"], 2, "--prompts must be a readable file"),
-        (["--output", "no/such/run"], 2, "in a folder that exists, got 'no/such/run'"),
+        (["--output", "no/such/run"], 2, "in a folder that exists, got 'no/such/run.json'"),
     ],
 )
 def test_what_cannot_be_measured_is_said(
@@ -251,26 +254,6 @@ def test_the_key_is_sent_and_never_written() -> None:
     assert "s3cret" not in json.dumps(to_json(result)) + to_markdown(result)
 
 
-@example(["\u2028\x85"], [3, 9], "\r\n")
-@hypothesis_settings(max_examples=40)
-@given(
-    st.lists(st.text(max_size=5), max_size=5),
-    st.lists(st.integers(0, 200), max_size=8),
-    st.sampled_from(["\n", "\r\n"]),
-)
-def test_events_are_the_same_however_the_bytes_are_cut(texts: list[str], cuts: list[int], end: str) -> None:
-    texts = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
-    raw = "".join(f": ping{end}{end}id: 7{end}data: {text}{end}{end}" for text in texts).encode()
-    edges = [0, *sorted(cut for cut in cuts if cut < len(raw)), len(raw)]
-    lines = EventLines()
-    got = [event for start, stop in itertools.pairwise(edges) for event in lines.push(raw[start:stop])]
-    assert got == texts
-
-
-def test_only_line_feeds_end_a_line() -> None:
-    assert list(EventLines().push('data: {"a": "\u2028\x85\x0b"}\n\n'.encode())) == ['{"a": "\u2028\x85\x0b"}']
-
-
 def test_arrivals_are_those_of_a_poisson_process_and_the_same_for_one_seed() -> None:
     due = arrivals(50.0, 20_000, seed=4)
     gaps = [after - before for before, after in itertools.pairwise([0.0, *due])]
@@ -291,3 +274,16 @@ def test_percentiles_are_interpolated() -> None:
     assert found is not None
     assert (found.count, found.mean, found.p50, found.p90) == (5, 3.0, 3.0, 4.6)
     assert spread([]) is None
+
+
+def test_a_prompt_may_hold_what_unicode_calls_a_line_break(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('"a\u2028b"\n"c"\n', encoding="utf-8-sig")
+    assert read_prompts(path, is_chat=False) == [Prompt("a\u2028b"), Prompt("c")]
+
+
+def test_a_password_in_the_address_is_not_written() -> None:
+    with running(Rival()) as rival:
+        result = run(settings(rival.url.replace("http://", "http://alice:pa55word@")))
+    assert "pa55word" not in json.dumps(to_json(result)) + to_markdown(result)
+    assert rival.url in to_markdown(result)

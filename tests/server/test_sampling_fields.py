@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.server.process import SLOW, ServerProcess
@@ -70,7 +72,7 @@ def test_echo_with_logprobs_covers_prompt_and_answer(
     assert choice["text"].startswith("".join(logprobs["tokens"][: answer["usage"]["prompt_tokens"]]))
 
 
-def _pairs(logprobs: dict[str, list]) -> list[tuple[dict[str, float], float]]:  # type: ignore[type-arg]  # of JSON
+def _pairs(logprobs: dict[str, Any]) -> list[tuple[dict[str, float], float]]:
     return list(zip(logprobs["top_logprobs"][1:], logprobs["token_logprobs"][1:], strict=True))
 
 

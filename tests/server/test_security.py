@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -54,15 +55,15 @@ def secured(random_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -
         yield process
 
 
-def lines_of(server: ServerProcess) -> list[dict[str, object]]:
+def lines_of(server: ServerProcess) -> list[dict[str, Any]]:
     """The log's objects; the banner is no part of the log."""
     return [json.loads(line) for line in server.log.splitlines() if line.startswith("{")]
 
 
-def finished_line(server: ServerProcess, request_id: str) -> dict[str, object]:
+def finished_line(server: ServerProcess, request_id: str) -> dict[str, Any]:
     """The one line of a finished request."""
 
-    def found() -> list[dict[str, object]]:
+    def found() -> list[dict[str, Any]]:
         wanted = ("request finished", request_id)
         return [line for line in lines_of(server) if (line["message"], line["request_id"]) == wanted]
 
@@ -130,7 +131,7 @@ def test_one_json_line_per_finished_request_has_the_answers_figures(secured: Ser
     assert line["tokens"] == answer["usage"]["completion_tokens"] == 40
     assert line["forwards"] == answer["psd"]["forwards"]
     assert line["tokens_per_forward"] == answer["psd"]["tokens_per_forward"]
-    assert 0 <= line["queue_seconds"] <= line["first_text_seconds"] <= line["total_seconds"]  # type: ignore[operator]  # of JSON
+    assert 0 <= line["queue_seconds"] <= line["first_text_seconds"] <= line["total_seconds"]
 
 
 def test_two_requests_of_one_id_both_work(secured: ServerProcess) -> None:

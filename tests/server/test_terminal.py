@@ -20,7 +20,9 @@ import pytest
 from rich.text import Text
 
 from server.terminal.canvas import SUPERSCRIPTS, CanvasState, draw, harmless
+from server.terminal.remote import RemoteModel
 from server.terminal.shades import BEHIND, decided_style, guess_style
+from server.terminal.source import COMPLETIONS, SourceError
 from tests.server.process import ServerProcess
 from tests.server.sse import joined_text, read_stream
 
@@ -195,11 +197,18 @@ class Stranger(BaseHTTPRequestHandler):
         "escape": b'data: {"error": {"message": "\\u001b]0;owned\\u0007"}}\n\n',
         "openai": b'data: {"choices": [{"text": "Hi"}]}\n\ndata: [DONE]\n\n',
     }
+    DAMAGED: ClassVar = {
+        "deep": b"data: " + b"[" * 100_000 + b"\n\n",
+        "choice": b'data: {"choices": [7]}\n\n',
+        "number": b'data: {"choices": [{"text": 7}]}\n\n',
+        "nothing": b'data: {"choices": [{}]}\n\n',
+        "usage": b'data: {"choices": [], "usage": {}}\n\n',
+    }
 
     def _say(self) -> None:
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(self.SAYS[self.path.split("/")[1]])
+        self.wfile.write((self.SAYS | self.DAMAGED)[self.path.split("/")[1]])
 
     do_GET = do_POST = _say  # the names that http.server calls
 
@@ -231,3 +240,21 @@ def test_a_reader_that_has_heard_enough_and_a_broken_url_end_quietly(server: Ser
     assert "Traceback" not in said
     assert "BrokenPipe" not in said
     assert psd("generate", PROMPT, "--url", "http://[").returncode == 1
+
+
+@pytest.mark.parametrize("says", Stranger.DAMAGED)
+def test_a_chunk_of_another_shape_is_an_error_in_words(says: str) -> None:
+    with HTTPServer(("127.0.0.1", 0), Stranger) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        model = RemoteModel(f"http://127.0.0.1:{server.server_port}/{says}", None, "m")
+        with pytest.raises(SourceError, match=r"no chunk of an answer|does not answer as a PSD server"):
+            list(model.stream(COMPLETIONS, {}))
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "http://", "http://[", "http://a:99999", "http://a:0", "http://a:b", "http://u:p@a"]
+)
+def test_what_is_no_address_is_said_before_anybody_is_asked(url: str) -> None:
+    with pytest.raises(SourceError, match=r"--url must be like http://localhost:8000, got"):
+        RemoteModel(url, None, "m")

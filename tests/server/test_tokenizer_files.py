@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,24 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         open_tokenizer(tmp_path)
     (tmp_path / "merges.txt").write_text("x y z\n")
     with pytest.raises(CheckpointError, match=r"vocab\.json and merges\.txt cannot be read"):
+        open_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"x": {"content": "<|mask|>"}}, "the id of an added token must be a number, got 'x'"),
+        ({"-1": {"content": "<|mask|>"}}, "the id of an added token must be a number, got '-1'"),
+        ({"5": {}}, "an added token must be an object with a text as content, got {}"),
+        ({"5": {"content": ""}}, "an added token must be an object with a text as content"),
+        ({"5": "<|mask|>"}, "an added token must be an object with a text as content, got '<|mask|>'"),
+    ],
+)
+def test_an_added_token_without_a_text_or_an_id_is_named(tmp_path: Path, table: dict[str, object], words: str) -> None:
+    write_qwen2_files(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"added_tokens_decoder": table}))
+    with pytest.raises(CheckpointError, match=re.escape(words)):
         open_tokenizer(tmp_path)
 
 

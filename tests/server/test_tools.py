@@ -72,7 +72,7 @@ def test_a_result_is_shown_to_the_model(reciter: ServerProcess) -> None:
 def test_the_forms_before_tools_are_the_same_prompt(reciter: ServerProcess) -> None:
     old = [
         RESULT[0],
-        {"role": "assistant", "function_call": RESULT[1]["tool_calls"][0]["function"]},  # type: ignore[index]  # of JSON
+        {"role": "assistant", "function_call": RESULT[1]["tool_calls"][0]["function"]},
         {"role": "function", "name": "get_weather", "content": "21 °C"},
     ]
     new, given = (
