@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from psd_core.batch import Batch, Segment
+
+# query [T, H, D], key and value [T, H_kv, D], a layer's keys and values in the arena -> [T, H, D]
+Attention = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def attention_over(batch: Batch) -> Attention:
+    """`attend` for one batch: what a forward's layers have in common."""
+    return lambda query, key, value, keys, values: attend(query, key, value, batch, keys, values)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, batch: Batch, keys: Tensor, values: Tensor) -> Tensor:
@@ -71,17 +80,17 @@ def _attend_rows(query: Tensor, key: Tensor, value: Tensor, segment: Segment) ->
     def by_row(heads: Tensor) -> Tensor:
         return heads.reshape(rows, width, -1, heads.shape[-1]).transpose(1, 2)
 
-    result = _sdpa(by_row(query), by_row(key), by_row(value), segment.bias)
+    result = sdpa(by_row(query), by_row(key), by_row(value), segment.bias)
     return result.transpose(1, 2).flatten(0, 1)
 
 
 def _attend_view(query: Tensor, keys: Tensor, values: Tensor, segment: Segment) -> Tensor:
     """All rows at once over one view of the arena, [K, H_kv, D]."""
-    result = _sdpa(query.transpose(0, 1)[None], keys.transpose(0, 1)[None], values.transpose(0, 1)[None], segment.bias)
+    result = sdpa(query.transpose(0, 1)[None], keys.transpose(0, 1)[None], values.transpose(0, 1)[None], segment.bias)
     return result[0].transpose(0, 1)
 
 
-def _sdpa(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
+def sdpa(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
     """[B, H, Q, D] x [B, H_kv, K, D] -> [B, H, Q, D]; bias [Q, K] or None."""
     grouped = query.shape[1] != key.shape[1]
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, enable_gqa=grouped)
