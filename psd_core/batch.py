@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from psd_core.plan import Span, StepPlan
+from psd_core.upload import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +82,8 @@ def build_batch(plan: StepPlan, is_shifted: bool, dtype: torch.dtype, device: to
         else:
             segments.append(segment)
         start += num_rows * width
-    return Batch(
-        token_ids=torch.from_numpy(np.concatenate(token_ids)).to(device),
-        positions=torch.from_numpy(np.concatenate(positions)).to(device),
-        segments=tuple(segments),
-        score_index=torch.from_numpy(np.concatenate(score_index)).to(device),
-    )
+    numbers = upload(np.concatenate([*token_ids, *positions, *score_index]), device)
+    return Batch(numbers[:start], numbers[start : 2 * start], tuple(segments), numbers[2 * start :])
 
 
 def _segment(span: Span, start: int, dtype: torch.dtype, device: torch.device) -> Segment:
@@ -126,7 +123,7 @@ def attention_bias(
         plain = hidden_keys(num_rows, width, window_start, context_stop, causal_block, open_start)
         if not plain.any():
             return None
-        hidden = torch.from_numpy(plain).to(device)
+        hidden = upload(plain, device)
         return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
     stale = slice(min(window_start, context_stop), min(window_start + width, context_stop))
     if num_rows == 1 and stale.start == stale.stop:

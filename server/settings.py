@@ -48,6 +48,8 @@ class ModelSettings:
     replicas: int = 1
     tensor_parallel_size: int = 1
     threads: int = 0  # of torch, per worker; 0 leaves them to torch and its environment
+    compiles: bool = False  # layers, by torch.compile
+    cuda_graphs: bool = False
     forward_seconds: float = DEFAULTS.forward_seconds
 
 
@@ -266,6 +268,7 @@ def _model(values: Mapping[str, object]) -> ModelSettings:
             "device",
             f"--device must be auto, cpu or cuda where --tensor-parallel-size is above 1, got {values['device']!r}",
         )
+    _check_speedups(values)
     given = cast("str | None", values["model"])
     source = str(demo_path()) if given is None else given
     return ModelSettings(
@@ -278,8 +281,21 @@ def _model(values: Mapping[str, object]) -> ModelSettings:
         replicas=cast(int, values["replicas"]),
         tensor_parallel_size=cast(int, values["tensor_parallel_size"]),
         threads=cast(int, values["threads"]),
+        compiles=cast(bool, values["compile"]),
+        cuda_graphs=cast(bool, values["cuda_graphs"]),
         forward_seconds=cast(float, values["forward_timeout"]),
     )
+
+
+def _check_speedups(values: Mapping[str, object]) -> None:
+    """ConfigError if --compile or --cuda-graphs was asked for where it cannot be; the worker knows more."""
+    size = cast(int, values["tensor_parallel_size"])
+    for name in ("compile", "cuda_graphs"):
+        if values[name] and size > 1:
+            option = "--" + name.replace("_", "-")
+            raise ConfigError(name, f"{option} needs --tensor-parallel-size 1, got {size}")
+    if values["cuda_graphs"] and values["device"] == "cpu":
+        raise ConfigError("cuda_graphs", "--cuda-graphs needs a CUDA device, got --device cpu")
 
 
 def _default_name(model: str | None) -> str:
