@@ -30,6 +30,7 @@ from server.cores import usable_cores
 from server.flags import FLAGS, Flag
 from server.given import decoder_values, value_of
 from server.keys import ApiKey, named_keys, read_key_file
+from server.speedups import check_speedups
 from server.tuning import DEFAULTS
 
 DEMO_NAME = "psd-demo"
@@ -268,7 +269,7 @@ def _model(values: Mapping[str, object]) -> ModelSettings:
             "device",
             f"--device must be auto, cpu or cuda where --tensor-parallel-size is above 1, got {values['device']!r}",
         )
-    _check_speedups(values)
+    check_speedups(values)
     given = cast("str | None", values["model"])
     source = str(demo_path()) if given is None else given
     return ModelSettings(
@@ -285,17 +286,6 @@ def _model(values: Mapping[str, object]) -> ModelSettings:
         cuda_graphs=cast(bool, values["cuda_graphs"]),
         forward_seconds=cast(float, values["forward_timeout"]),
     )
-
-
-def _check_speedups(values: Mapping[str, object]) -> None:
-    """ConfigError if --compile or --cuda-graphs was asked for where it cannot be; the worker knows more."""
-    size = cast(int, values["tensor_parallel_size"])
-    for name in ("compile", "cuda_graphs"):
-        if values[name] and size > 1:
-            option = "--" + name.replace("_", "-")
-            raise ConfigError(name, f"{option} needs --tensor-parallel-size 1, got {size}")
-    if values["cuda_graphs"] and values["device"] == "cpu":
-        raise ConfigError("cuda_graphs", "--cuda-graphs needs a CUDA device, got --device cpu")
 
 
 def _default_name(model: str | None) -> str:
