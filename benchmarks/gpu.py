@@ -1,7 +1,7 @@
 """Everything that waits for a GPU, in one run of at most ten minutes: are the fast paths right, and what are they worth?
 
     python -m benchmarks.gpu --json gpu.json             LLaDA-8B's shape with random weights in bfloat16
-    python -m benchmarks.gpu --shape small               2.6 GB of weights, for smaller cards
+    python -m benchmarks.gpu --shape small               2.7 GB of weights, for smaller cards
     python -m benchmarks.gpu --device cpu --shape tiny   the script itself, in seconds
 
 First each fast path beside its plain twin: attention, recorded forwards (CUDA graphs), compiled layers. Then the copy
@@ -138,11 +138,11 @@ class Session:
         """Make checks; a failure is noted, and the run goes on."""
         self._attempt(name, lambda: self.report.checks.extend(checks()))
 
-    def measure(self, mode: str, recorder: Recorder | None) -> None:
-        """All loads of the scale, one way."""
+    def measure(self, mode: str, recorder: Callable[[], Recorder | None]) -> None:
+        """All loads of the scale, one way; recorder: a new one for every load."""
         for requests, drafts in self.scale.batches:
             name = f"{mode}, {requests} requests, D = {drafts}"
-            self._attempt(name, lambda: self.report.rows.append(self._row(mode, requests, drafts, recorder)))  # noqa: B023  # called at once
+            self._attempt(name, lambda: self.report.rows.append(self._row(mode, requests, drafts, recorder())))  # noqa: B023  # called at once
 
     def measure_bandwidth(self) -> None:
         """Copy from device memory to device memory; the best of some, read and written bytes together."""
@@ -209,7 +209,7 @@ def scale_of(shape: str) -> Scale:
     """What a shape's name stands for."""
     match shape:
         case "llada-8b":
-            spec = published_spec("LLaDA-8B-Instruct")
+            spec = published_spec("LLaDA-8B")
             return Scale(spec, 256, 128, 32, ((1, 0), (1, 3), (8, 3), (32, 3)), GIB)
         case "small":
             spec = random_llada(2048, 24, 32_768)
@@ -251,9 +251,9 @@ def main() -> int:
     session.measure_bandwidth()
     for checked in dict.fromkeys((torch.float32, dtype)):
         session.check(f"attention in {checked}", lambda checked=checked: check_attention(device, checked))  # type: ignore[misc]  # bound
-    session.check("graphs", lambda: check_graphs(session.model, session.recorder()))
-    session.measure("plain", None)
-    session.measure("graphs", session.recorder())
+    session.check("graphs", lambda: check_graphs(session.model, session.recorder))
+    session.measure("plain", lambda: None)
+    session.measure("graphs", session.recorder)
     if given.compile == "yes":
 
         def compiled() -> DiffusionDecoder:
@@ -261,8 +261,8 @@ def main() -> int:
             return session.model
 
         session.check("compiled layers", lambda: check_forwards("compiled", session.model, compiled))
-        session.measure("compiled", None)
-        session.measure("compiled, graphs", session.recorder())
+        session.measure("compiled", lambda: None)
+        session.measure("compiled, graphs", session.recorder)
     print(session.report.show())
     if given.json is not None:
         found = asdict(session.report) | {"holds": session.report.holds}

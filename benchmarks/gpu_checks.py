@@ -70,12 +70,12 @@ def check_attention(device: torch.device, dtype: torch.dtype) -> Iterator[Check]
 
 
 @torch.inference_mode()
-def check_graphs(model: DiffusionDecoder, recorder: Recorder) -> Iterator[Check]:
+def check_graphs(model: DiffusionDecoder, recorder: Callable[[], Recorder]) -> Iterator[Check]:
     """Recorded forwards beside plain ones; each recording is used twice, with other tokens."""
     for name, parts in BATCHES.items():
         _, num_slots = make_plan(parts, model.spec.vocab_size)
         store = random_store(model, num_slots)
-        graphs = Graphs(model, store, recorder)
+        graphs = Graphs(model, store, recorder())
         for seed in range(2):
             plan, _ = make_plan(parts, model.spec.vocab_size, seed)
             batch = build_batch(plan, False, model.dtype, model.device)

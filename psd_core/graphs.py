@@ -25,6 +25,7 @@ from psd_core.plan import StepPlan
 logger = logging.getLogger(__name__)
 
 MAX_SHAPES: Final = 128  # recorded ones; each holds its buffers, and a launch list of the driver's
+REASON_CHARS: Final = 300
 
 Compute = Callable[[Tensor], Tensor]
 Replay = Callable[[], Tensor]
@@ -88,15 +89,11 @@ class Graphs:
     """The recorded forwards of one model and one arena, by shape. Owns their buffers."""
 
     def __init__(self, model: DiffusionDecoder, store: KVStore, recorder: Recorder) -> None:
-        """ConfigError if the model's forward cannot be recorded."""
+        """ConfigError if forwards of the model cannot be recorded on its device: one is tried."""
         check_recordable(model)
         self._model, self._store, self._recorder = model, store, recorder
         self._recorded: dict[Shape, Recorded | None] = {}  # None: there was no memory for it
-
-    @property
-    def num_shapes(self) -> int:
-        """Shapes recorded so far."""
-        return sum(entry is not None for entry in self._recorded.values())
+        self._try()
 
     def run(self, plan: StepPlan) -> tuple[Tensor, Tensor] | None:
         """(final hidden states [T, d], which of them are scored [M] int64), good until the next run.
@@ -121,6 +118,24 @@ class Graphs:
             return None
         start = 4 * shape.num_tokens
         return entry.replay(), entry.numbers[start : start + num_scored]
+
+    @torch.inference_mode()
+    def _try(self) -> None:
+        """Record a forward of padding and repeat it: whatever is wrong must not wait for the first request."""
+        shape = Shape(num_groups=1, num_queries=8, num_context=8 if self._store.num_slots else 0)
+        entry = self._buffers(shape)
+        pack(StepPlan(()), shape, self._model.spec.is_shifted, entry.staging.numpy())
+        entry.numbers.copy_(entry.staging)
+        try:
+            entry.replay = self._record(shape, entry.numbers)
+            if entry.replay is not None:
+                entry.replay().cpu()  # what fails on a device is told when something is read
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:REASON_CHARS]
+            raise ConfigError("cuda_graphs", f"--cuda-graphs: a forward cannot be recorded here: {reason}") from error
+        if entry.replay is None:
+            raise ConfigError("cuda_graphs", "--cuda-graphs: no memory is left for recording forwards")
+        self._recorded[shape] = entry
 
     def _record(self, shape: Shape, numbers: Tensor) -> Replay | None:
         def compute(given: Tensor) -> Tensor:

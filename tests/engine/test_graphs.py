@@ -51,10 +51,16 @@ class TracedRecorder:
         return replay
 
 
-class FullRecorder:
-    """A device without memory for graphs."""
+class FullRecorder(EagerRecorder):
+    """A device with memory for so many graphs."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
 
     def record(self, compute: Compute, numbers: Tensor) -> Replay:
+        if self._room:
+            self._room -= 1
+            return super().record(compute, numbers)
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
@@ -124,7 +130,7 @@ def test_a_recording_is_repeated_for_other_batches_of_its_shape() -> None:
             assert recorded is not None
             hidden, scored = recorded
             torch.testing.assert_close(hidden[scored], expected, atol=1e-4, rtol=1e-4)
-    assert (recorder.num_recorded, recorder.num_replays) == (1, 3)
+    assert (recorder.num_recorded, recorder.num_replays) == (2, 4), "one of each was the trial at the start"
 
 
 @pytest.mark.parametrize("cache", ["none", "prefix", "dual", "causal", "context-causal", "shifted dual"])
@@ -146,7 +152,7 @@ def test_answers_are_the_same_with_recorded_forwards(cache: str) -> None:
     driver.run()
     for request in requests:
         assert_same(driver.outcomes[request.request_id], run_alone(model, request)[0])
-    assert 0 < recorder.num_recorded < recorder.num_replays
+    assert 1 < recorder.num_recorded < recorder.num_replays
 
 
 @settings(max_examples=25, deadline=None)
@@ -191,7 +197,7 @@ def test_shapes_hold_what_they_are_for_and_are_few(rows: int, width: int, contex
 def test_a_device_without_memory_for_graphs_goes_on_without() -> None:
     model = tiny_model(1)
     request = Request("r", (3, 4, 5), 24, DecoderConfig(policy="greedy", block_length=8))
-    driver = Driver(model, EngineConfig(), recorder=FullRecorder())
+    driver = Driver(model, EngineConfig(), recorder=FullRecorder(1))
     driver.add(request)
     steps = [driver.step() for _ in range(2)]
     driver.run()
@@ -200,6 +206,8 @@ def test_a_device_without_memory_for_graphs_goes_on_without() -> None:
 
 
 def test_what_cannot_be_recorded_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="no memory is left"):
+        Graphs(tiny_model(0), random_store(8), FullRecorder(0))
     with pytest.raises(ConfigError, match="--cuda-graphs needs a CUDA device; the model is on cpu"):
         cuda_recorder(tiny_model(0))
     experts = load_model(GOLDEN / "lladamoe" / "ckpt", dtype="float32", device="cpu")
