@@ -19,7 +19,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
@@ -236,7 +236,7 @@ def describe(device: torch.device) -> str:
     return f"{name}, torch {torch.__version__}, CUDA {torch.version.cuda}, {date.today()}"
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu")
     parser.add_argument("--shape", choices=("llada-8b", "small", "tiny"), default="llada-8b")
@@ -244,7 +244,7 @@ def main() -> int:
     parser.add_argument("--compile", choices=("yes", "no"), default="yes", help="no leaves torch.compile out")
     parser.add_argument("--max-seconds", type=float, default=540.0, help="after which nothing new is begun")
     parser.add_argument("--json", type=Path, help="write everything there, too")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     device = resolve_device(given.device)
     dtype = DTYPES[given.dtype or ("bfloat16" if device.type == "cuda" else "float32")]
     session = Session(scale_of(given.shape), device, dtype, given.max_seconds)

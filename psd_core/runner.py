@@ -1,6 +1,6 @@
 """Runs one forward for a plan and turns logits into candidates. Owns the model and the key-value arena.
 
-This file synchronises with the device, once per step: when the candidates are read back.
+A step waits for the device once: when the candidates are read back (`scoring.on_host`).
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 M scored positions per forward, numbered by span, row and position; they are handled in chunks of m, so that the
 logits' memory is bounded whatever the batch.
+This file synchronises with the device, in `on_host`.
 """
 
 from __future__ import annotations
