@@ -1,4 +1,4 @@
-"""Everything that waits for a GPU, in one run of at most ten minutes: are the fast paths right, and what are they worth?
+"""What waits for a GPU, in one run of ten minutes at most: are the fast paths right, and what are they worth?
 
     python -m benchmarks.gpu --json gpu.json             LLaDA-8B's shape with random weights in bfloat16
     python -m benchmarks.gpu --shape small               2.7 GB of weights, for smaller cards
@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -142,7 +143,7 @@ class Session:
         """All loads of the scale, one way; recorder: a new one for every load."""
         for requests, drafts in self.scale.batches:
             name = f"{mode}, {requests} requests, D = {drafts}"
-            self._attempt(name, lambda: self.report.rows.append(self._row(mode, requests, drafts, recorder())))  # noqa: B023  # called at once
+            self._attempt(name, partial(self._add_row, mode, requests, drafts, recorder))
 
     def measure_bandwidth(self) -> None:
         """Copy from device memory to device memory; the best of some, read and written bytes together."""
@@ -150,6 +151,9 @@ class Session:
         target = torch.empty_like(source)
         best = min(self._seconds(lambda: target.copy_(source)) for _ in range(COPIES))
         self.report.bandwidth = 2 * source.nbytes / best
+
+    def _add_row(self, mode: str, num_requests: int, drafts: int, recorder: Callable[[], Recorder | None]) -> None:
+        self.report.rows.append(self._row(mode, num_requests, drafts, recorder()))
 
     def _row(self, mode: str, num_requests: int, drafts: int, recorder: Recorder | None) -> Row:
         scale = self.scale
@@ -250,8 +254,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     session = Session(scale_of(given.shape), device, dtype, given.max_seconds)
     session.measure_bandwidth()
     for checked in dict.fromkeys((torch.float32, dtype)):
-        session.check(f"attention in {checked}", lambda checked=checked: check_attention(device, checked))  # type: ignore[misc]  # bound
-    session.check("graphs", lambda: check_graphs(session.model, session.recorder))
+        session.check(f"attention in {checked}", partial(check_attention, device, checked))
+    session.check("graphs", partial(check_graphs, session.model, session.recorder))
     session.measure("plain", lambda: None)
     session.measure("graphs", session.recorder)
     if given.compile == "yes":

@@ -134,6 +134,8 @@ def make_plan(parts: tuple[Part, ...], vocab_size: int, seed: int = 0) -> tuple[
         states = tuple(BlockState.masked(32) for _ in range(rows))
         ids = random.integers(0, vocab_size, (rows, width))
         first = slot if is_cached else None
-        spans.append(Span(REQUEST, "denoise", states, ids, Window(start, start + width, context_stop), start, first, None))
+        spans.append(
+            Span(REQUEST, "denoise", states, ids, Window(start, start + width, context_stop), start, first, None)
+        )
         slot += context_stop + rows * width if is_cached else 0
     return StepPlan(tuple(spans)), slot

@@ -1,7 +1,7 @@
 """Denoising forwards that are recorded once per shape and then repeated: on a GPU as CUDA graphs.
 
-A small forward takes longer to launch, kernel by kernel, than to compute. A recorded one is launched as a whole; it reads
-its input from a buffer that is filled before.
+A small forward takes longer to launch, kernel by kernel, than to compute. A recorded one is launched as a whole; it
+reads its input from a buffer that is filled before.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def sample(
     top_ks         [n] int64; 0 keeps all
     min_ps         [n] float32 in [0, 1]; 0 keeps all. Acts first, then top_k, then top_p
     keys           [n] int64 from `noise_keys`
-    has_top, has_min_p   False: no row has anything but 1 and 0, or 0, there. Asking the device would mean waiting for it
+    has_top, has_min_p   False: every row has 1 and 0, or 0, there; asking the device would mean waiting for it
     """
     scaled = logits.to(torch.float64) / temperatures[:, None].to(torch.float64)
     if has_min_p:

@@ -9,6 +9,7 @@ from psd_core.batch import attention_bias, build_batch, hidden_keys
 from psd_core.models.attention import attend, attend_plain
 from tests.engine.spans import SHAPES, Shape, plan_of
 
+
 @pytest.mark.parametrize("shape", [one for shapes in SHAPES for one in shapes])
 def test_the_bias_hides_what_its_plain_twin_says(shape: Shape) -> None:
     rows, width, start, context_stop, cached, *causality = shape

@@ -49,6 +49,6 @@ def test_a_trace_decides_how_many_forwards_an_answer_takes(depth: int) -> None:
     engine = TracedEngine(tiny_model(0), 2, 200, None, TRACE)
     times = engine.run([Request(name, (3, 4, 5), 16, decoder) for name in ("a", "b")])
     assert times.tokens == 32
-    # A block of eight: the refresh decides one token, then 2, 1, 3 and 1 with drafts; the next block goes on in the trace.
+    # A block of eight: the refresh decides one token, then 2, 1, 3 and 1 with drafts; so does the next block.
     assert len(times.other_seconds) == 2
     assert len(times.denoise_seconds) == (8 if depth else 14)

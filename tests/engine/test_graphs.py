@@ -141,9 +141,9 @@ def test_answers_are_the_same_with_recorded_forwards(cache: str) -> None:
     mode = {"context-causal": "causal", "shifted dual": "dual"}.get(cache, cache)
     decoder = DecoderConfig(policy="threshold", threshold=0.4, block_length=8, cache=mode)  # type: ignore[arg-type]
     requests = [
-        Request("a", (3, 4, 5), 24, decoder),
-        Request("b", tuple(range(2, 13)), 17, replace(decoder, draft_depth=1)),
-        Request("c", (9, 8), 20, replace(decoder, draft_depth=0), sampling=SamplingParams(temperature=1.0, seed=3)),
+        Request("a", (3, 4, 5), 16, decoder),
+        Request("b", tuple(range(2, 13)), 9, replace(decoder, draft_depth=1)),
+        Request("c", (9, 8), 8, replace(decoder, draft_depth=0), sampling=SamplingParams(temperature=1.0, seed=3)),
     ]
     driver = Driver(model, recorder=recorder)
     for request in requests:

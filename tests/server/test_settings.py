@@ -85,7 +85,9 @@ def test_a_kubernetes_service_link_is_not_a_port() -> None:
     assert resolve({}, {"PSD_PORT": "tcp://10.0.0.1:8000"}).http.port == 8000
 
 
-@pytest.mark.parametrize("flags", [["--port", "x"], ["--model", "/no/such/folder"], ["--nonsense"], ["--cuda-graphs", "--device", "cpu"]])
+@pytest.mark.parametrize(
+    "flags", [["--port", "x"], ["--model", "/no/such/folder"], ["--nonsense"], ["--cuda-graphs", "--device", "cpu"]]
+)
 def test_wrong_usage_exits_with_2(flags: list[str]) -> None:
     command = [sys.executable, "-m", "server.cli", "serve", *flags]
     ended = subprocess.run(
