@@ -60,7 +60,7 @@ class CudaRecorder:
     def record(self, compute: Compute, numbers: Tensor) -> Replay:
         """See Recorder."""
         with torch.cuda.device(self._device):
-            ahead = torch.cuda.Stream()
+            ahead = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no types there
             ahead.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(ahead):
                 compute(numbers)  # libraries take their workspaces at the first call, which must not be recorded

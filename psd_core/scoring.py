@@ -158,12 +158,15 @@ def on_host(scores: Scores) -> Scores:
     present = [column for column in columns if column is not None]
     # Every id and every float32 is four bytes.
     packed = [one.view(torch.int32) if one.is_floating_point() else one.to(torch.int32) for one in present]
-    parts = torch.cat([one.flatten() for one in packed]).cpu().split([one.numel() for one in packed])
+    parts = torch.split(torch.cat([one.flatten() for one in packed]).cpu(), [one.numel() for one in packed])
     read = iter(
         (part.view(torch.float32) if one.is_floating_point() else part.long()).view(one.shape)
         for part, one in zip(parts, present, strict=True)
     )
-    return Scores(*(None if column is None else next(read) for column in columns))
+    token_ids, log_confidence, *others = [None if column is None else next(read) for column in columns]
+    assert token_ids is not None
+    assert log_confidence is not None
+    return Scores(token_ids, log_confidence, *others)
 
 
 def scored_rows(plan: StepPlan, device: torch.device) -> ScoredRows:
