@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from psd_core.plan import Span, StepPlan
+from psd_core.upload import upload
 
 # Elements of the biases that one forward keeps, 64 MiB in float32, and of a piece of one that it does not keep.
 MAX_BIAS_ELEMENTS: Final = 1 << 24
@@ -140,12 +141,13 @@ def build_batch(
         else:
             segments.append(segment)
         start += num_rows * width
+    numbers = upload(np.concatenate([*token_ids, *positions, *score_index]), device)
     return Batch(
-        token_ids=torch.from_numpy(np.concatenate(token_ids)).to(device),
-        positions=torch.from_numpy(np.concatenate(positions)).to(device),
+        token_ids=numbers[:start],
+        positions=numbers[start : 2 * start],
         segments=tuple(segments),
         biases=make_biases(segments, dtype, device, max_bias_elements),
-        score_index=torch.from_numpy(np.concatenate(score_index)).to(device),
+        score_index=numbers[2 * start :],
     )
 
 

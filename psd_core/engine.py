@@ -17,6 +17,7 @@ from psd_core.config import EngineConfig
 from psd_core.decide import Decision, decide
 from psd_core.errors import ConfigError, OutOfMemoryError
 from psd_core.events import FinishedEvent, Phase, StepOutput, StepReport
+from psd_core.graphs import Recorder
 from psd_core.kvcache.modes import attention_caches
 from psd_core.kvcache.store import affordable_slots
 from psd_core.models.layers import DiffusionDecoder
@@ -38,10 +39,12 @@ class Engine:
         config: EngineConfig,
         clock: Callable[[], float] = time.monotonic,
         on_begin: Callable[[list[str]], object] = lambda request_ids: None,
+        recorder: Recorder | None = None,
     ) -> None:
         """clock: seconds, monotonic. ConfigError if a limit exceeds what the model allows.
 
         on_begin: told the ids of requests whose first forward is about to run, since it may be the process's last.
+        recorder: records denoising forwards and repeats them (psd_core.graphs); None launches each of them anew.
         """
         spec = model.spec
         max_model_len = spec.max_positions if config.max_model_len is None else config.max_model_len
@@ -66,7 +69,7 @@ class Engine:
         self._max_budget = self._budget = config.max_num_batched_tokens
         banned_ids = tuple(sorted({spec.mask_id, *config.undefined_ids}))
         self._scheduler = Scheduler(config, num_slots, spec)
-        self._runner = Runner(model, num_slots, config.max_logit_rows, banned_ids)
+        self._runner = Runner(model, num_slots, config.max_logit_rows, banned_ids, recorder)
         self._cancelled: list[str] = []
 
     def add(self, request: Request) -> None:

@@ -1,6 +1,6 @@
 """Runs one forward for a plan and turns logits into candidates. Owns the model and the key-value arena.
 
-This file synchronises with the device, once per step: when the candidates are read back.
+A step waits for the device once: when the candidates are read back (`scoring.on_host`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from psd_core.batch import Batch, build_batch
+from psd_core.batch import build_batch
 from psd_core.block import Candidates, TopTokens
 from psd_core.errors import OutOfMemoryError
+from psd_core.graphs import Graphs, Recorder
 from psd_core.kvcache.prefixes import SlotCopy
 from psd_core.kvcache.store import KVStore
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.orders import send_copies, send_forward
 from psd_core.plan import Span, StepPlan
-from psd_core.scoring import Scores, choose, join, scored_rows
+from psd_core.scoring import Scores, choose, join, on_host, scored_rows
 
 CPU_ALLOCATOR_WORDS: Final = ("DefaultCPUAllocator: ", "not enough memory: ")
 
@@ -29,14 +30,24 @@ class Runner:
     """One model on one device, or the first rank's part of it, which the others follow (`psd_core.follower`)."""
 
     def __init__(
-        self, model: DiffusionDecoder, num_slots: int, max_logit_rows: int, banned_ids: tuple[int, ...]
+        self,
+        model: DiffusionDecoder,
+        num_slots: int,
+        max_logit_rows: int,
+        banned_ids: tuple[int, ...],
+        recorder: Recorder | None = None,
     ) -> None:
-        """banned_ids are never chosen anywhere: the mask id, and ids that no tokenizer defines."""
+        """banned_ids are never chosen anywhere: the mask id, and ids that no tokenizer defines.
+
+        recorder: repeats denoising forwards of the same shape; None: every forward is launched anew. ConfigError if
+        the model cannot be recorded.
+        """
         local = model.local
         self.model = model
         model.group.tell([num_slots, max_logit_rows])
         self.store = KVStore(local.num_layers, num_slots, local.num_kv_heads, local.head_dim, model.dtype, model.device)
         self.max_logit_rows = max_logit_rows
+        self._graphs = None if recorder is None else Graphs(model, self.store, recorder)
         self._has_followers = model.group.shard.size > 1
         self._banned = torch.tensor(banned_ids, dtype=torch.int64, device=model.device)
 
@@ -71,31 +82,36 @@ class Runner:
 
     @torch.inference_mode()
     def _run(self, plan: StepPlan) -> list[list[Candidates | None]]:
+        recorded = self._graphs.run(plan) if self._graphs is not None else None
+        hidden, score_index = self._compute(plan) if recorded is None else recorded
+        return _split(plan, on_host(self._score(hidden, score_index, plan)))
+
+    def _compute(self, plan: StepPlan) -> tuple[Tensor, Tensor]:
+        """(final hidden states [T, d], which of them are scored [M])."""
         batch = build_batch(plan, self.model.spec.is_shifted, self.model.dtype, self.model.device)
         if self._has_followers:
             send_forward(self.model.group, batch)
-        hidden = self.model(batch, self.store)
-        return _split(plan, self._score(hidden, batch, plan))
+        return self.model(batch, self.store), batch.score_index
 
-    def _score(self, hidden: Tensor, batch: Batch, plan: StepPlan) -> Scores:
+    def _score(self, hidden: Tensor, score_index: Tensor, plan: StepPlan) -> Scores:
         """Candidates of every scored position; at most `max_logit_rows` positions are projected at a time."""
         scored = scored_rows(plan, self.model.device)
         chunks = []
-        for start in range(0, batch.score_index.shape[0], self.max_logit_rows):
-            index = batch.score_index[start : start + self.max_logit_rows]
+        for start in range(0, score_index.shape[0], self.max_logit_rows):
+            index = score_index[start : start + self.max_logit_rows]
             chunks.append(choose(self.model.project(hidden[index]), start, scored, self._banned))
         return join(chunks)
 
 
 def _split(plan: StepPlan, scores: Scores) -> list[list[Candidates | None]]:
-    """Hand the scored positions back to their spans and rows."""
-    token_ids, log_confidence = scores.token_ids.cpu().numpy(), scores.log_confidence.cpu().numpy()
-    entropy = None if scores.entropy is None else scores.entropy.cpu().numpy()
-    margin = None if scores.margin is None else scores.margin.cpu().numpy()
-    given = None if scores.given is None else scores.given.cpu().numpy()
+    """Hand the scored positions, which are in the host's memory, back to their spans and rows."""
+    token_ids, log_confidence = scores.token_ids.numpy(), scores.log_confidence.numpy()
+    entropy = None if scores.entropy is None else scores.entropy.numpy()
+    margin = None if scores.margin is None else scores.margin.numpy()
+    given = None if scores.given is None else scores.given.numpy()
     top = None
     if scores.top_ids is not None and scores.top_logprobs is not None:
-        top = TopTokens(scores.top_ids.cpu().numpy(), scores.top_logprobs.cpu().numpy())
+        top = TopTokens(scores.top_ids.numpy(), scores.top_logprobs.numpy())
     result: list[list[Candidates | None]] = []
     offset = 0
     for span in plan.spans:

@@ -33,7 +33,15 @@ def gumbel(keys: Tensor, vocab_size: int) -> Tensor:
 
 
 def sample(
-    logits: Tensor, temperatures: Tensor, top_ps: Tensor, top_ks: Tensor, min_ps: Tensor, keys: Tensor
+    logits: Tensor,
+    temperatures: Tensor,
+    top_ps: Tensor,
+    top_ks: Tensor,
+    min_ps: Tensor,
+    keys: Tensor,
+    *,
+    has_top: bool = True,
+    has_min_p: bool = True,
 ) -> Tensor:
     """One token id per row, [n] int64.
 
@@ -43,19 +51,19 @@ def sample(
     top_ks         [n] int64; 0 keeps all
     min_ps         [n] float32 in [0, 1]; 0 keeps all. Acts first, then top_k, then top_p
     keys           [n] int64 from `noise_keys`
+    has_top, has_min_p   False: every row has 1 and 0, or 0, there; asking the device would mean waiting for it
     """
     scaled = logits.to(torch.float64) / temperatures[:, None].to(torch.float64)
-    if bool((min_ps > 0).any()):
+    if has_min_p:
         lowest = scaled.amax(dim=-1) + min_ps.to(torch.float64).log()
         scaled = scaled.masked_fill(scaled < lowest[:, None], -torch.inf)
-    scaled = _keep_top(scaled, top_ps, top_ks)
+    if has_top:
+        scaled = _keep_top(scaled, top_ps, top_ks)
     return torch.argmax(scaled + gumbel(keys, logits.shape[1]), dim=-1)
 
 
 def _keep_top(scaled: Tensor, top_ps: Tensor, top_ks: Tensor) -> Tensor:
     """`scaled` [n, V] with everything outside top-k, then outside top-p, at -inf. The best token always stays."""
-    if not bool(((top_ps < 1) | (top_ks > 0)).any()):
-        return scaled
     vocab_size = scaled.shape[1]
     ordered, order = torch.sort(scaled, dim=-1, descending=True, stable=True)
     rank = torch.arange(vocab_size, device=scaled.device)[None, :]

@@ -2,6 +2,7 @@
 
 M scored positions per forward, numbered by span, row and position; they are handled in chunks of m, so that the
 logits' memory is bounded whatever the batch.
+This file synchronises with the device, in `on_host`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,20 @@ from psd_core.block import IntArray
 from psd_core.plan import Span, StepPlan
 from psd_core.policies import Statistic, make_policy
 from psd_core.sampling import noise_keys, sample
+from psd_core.upload import upload
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Some of the M positions, ascending; one may occur several times."""
+
+    index: IntArray  # [N], in the host's memory: a chunk's entries are found without asking the device
+    on_device: Tensor  # [N] int64, the same
+
+    def within(self, start: int, stop: int) -> slice:
+        """The entries of positions `start` … `stop` - 1."""
+        first, last = np.searchsorted(self.index, (start, stop))
+        return slice(int(first), int(last))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +41,21 @@ class ScoredRows:
     Only what differs from plain argmax is listed, so a batch at temperature 0 carries empty tensors.
     """
 
-    sampled: Tensor  # [S] int64: which of the M positions are sampled
+    sampled: Picked  # [S]: which of the M positions are sampled
     temperatures: Tensor  # [S] float32
     top_ps: Tensor  # [S] float32
     top_ks: Tensor  # [S] int64
     min_ps: Tensor  # [S] float32
     keys: Tensor  # [S] int64
-    banned_rows: Tensor  # [N] int64 of M, with
+    has_top: bool  # whether any top_p or top_k leaves tokens out
+    has_min_p: bool  # whether any min_p does
+    banned: Picked  # [N], with
     banned_ids: Tensor  # [N] int64: tokens not allowed at that position (stop ids before min_tokens)
-    adjusted_rows: Tensor  # [A] int64 of M, with
+    adjusted: Picked  # [A], with
     adjusted_ids: Tensor  # [A] int64: logits to divide (multiply, where negative) by
     adjusted_factors: Tensor  # [A] float32, and to add
     adjusted_offsets: Tensor  # [A] float32 to
-    given_rows: Tensor  # [G] int64 of M, with
+    given: Picked  # [G], with
     given_ids: Tensor  # [G] int64: tokens whose log-probability is wanted, whatever is chosen
     num_top: int  # alternatives per position, the most that any request of the forward asks for
     statistics: frozenset[Statistic]  # what any request of the forward asks for
@@ -69,9 +86,9 @@ def choose(logits: Tensor, start: int, scored: ScoredRows, banned: Tensor) -> Sc
     _adjust(logits, start, scored)
     normalizer = torch.logsumexp(logits, dim=-1)
     entropy = margin = given = top_ids = top_logprobs = None
-    if scored.given_rows.numel():
-        here = (scored.given_rows >= start) & (scored.given_rows < stop)
-        rows = scored.given_rows[here] - start
+    if scored.given.index.size:
+        here = scored.given.within(start, stop)
+        rows = scored.given.on_device[here] - start
         given = torch.zeros_like(normalizer)
         given[rows] = logits[rows, scored.given_ids[here]] - normalizer[rows]
     if "entropy" in scored.statistics:
@@ -79,9 +96,9 @@ def choose(logits: Tensor, start: int, scored: ScoredRows, banned: Tensor) -> Sc
         entropy = -(log_probability.exp() * log_probability).sum(dim=-1)
     if banned.numel():
         logits[:, banned] = -torch.inf
-    if scored.banned_rows.numel():
-        here = (scored.banned_rows >= start) & (scored.banned_rows < stop)
-        logits[scored.banned_rows[here] - start, scored.banned_ids[here]] = -torch.inf
+    if scored.banned.index.size:
+        here = scored.banned.within(start, stop)
+        logits[scored.banned.on_device[here] - start, scored.banned_ids[here]] = -torch.inf
     if "margin" in scored.statistics:
         two = (logits.topk(2, dim=-1).values - normalizer[:, None]).exp()
         margin = two[:, 0] - two[:, 1]
@@ -89,28 +106,29 @@ def choose(logits: Tensor, start: int, scored: ScoredRows, banned: Tensor) -> Sc
         best = logits.topk(min(scored.num_top, logits.shape[1]), dim=-1)
         top_ids, top_logprobs = best.indices, best.values - normalizer[:, None]
     tokens = torch.argmax(logits, dim=-1)
-    if scored.sampled.numel():
-        rows = (scored.sampled >= start) & (scored.sampled < stop)
-        local = scored.sampled[rows] - start
-        if local.numel():
-            tokens[local] = sample(
-                logits[local],
-                scored.temperatures[rows],
-                scored.top_ps[rows],
-                scored.top_ks[rows],
-                scored.min_ps[rows],
-                scored.keys[rows],
-            )
+    here = scored.sampled.within(start, stop)
+    if here.start < here.stop:
+        rows = scored.sampled.on_device[here] - start
+        tokens[rows] = sample(
+            logits[rows],
+            scored.temperatures[here],
+            scored.top_ps[here],
+            scored.top_ks[here],
+            scored.min_ps[here],
+            scored.keys[here],
+            has_top=scored.has_top,
+            has_min_p=scored.has_min_p,
+        )
     log_confidence = logits.gather(1, tokens[:, None]).squeeze(1) - normalizer
     return Scores(tokens, log_confidence, entropy, margin, given, top_ids, top_logprobs)
 
 
 def _adjust(logits: Tensor, start: int, scored: ScoredRows) -> None:
     """Apply penalties and bias in place; no (row, id) pair occurs twice."""
-    if not scored.adjusted_rows.numel():
+    here = scored.adjusted.within(start, start + logits.shape[0])
+    if here.start == here.stop:
         return
-    here = (scored.adjusted_rows >= start) & (scored.adjusted_rows < start + logits.shape[0])
-    rows, ids = scored.adjusted_rows[here] - start, scored.adjusted_ids[here]
+    rows, ids = scored.adjusted.on_device[here] - start, scored.adjusted_ids[here]
     values, factors = logits[rows, ids], scored.adjusted_factors[here]
     logits[rows, ids] = torch.where(values > 0, values / factors, values * factors) + scored.adjusted_offsets[here]
 
@@ -131,6 +149,24 @@ def join(chunks: list[Scores]) -> Scores:
         column([chunk.top_ids for chunk in chunks]),
         column([chunk.top_logprobs for chunk in chunks]),
     )
+
+
+def on_host(scores: Scores) -> Scores:
+    """The same in the host's memory, by one copy: the only time a step waits for the device."""
+    columns = [scores.token_ids, scores.log_confidence, scores.entropy, scores.margin, scores.given]
+    columns += [scores.top_ids, scores.top_logprobs]
+    present = [column for column in columns if column is not None]
+    # Every id and every float32 is four bytes.
+    packed = [one.view(torch.int32) if one.is_floating_point() else one.to(torch.int32) for one in present]
+    parts = torch.split(torch.cat([one.flatten() for one in packed]).cpu(), [one.numel() for one in packed])
+    read = iter(
+        (part.view(torch.float32) if one.is_floating_point() else part.long()).view(one.shape)
+        for part, one in zip(parts, present, strict=True)
+    )
+    token_ids, log_confidence, *others = [None if column is None else next(read) for column in columns]
+    assert token_ids is not None
+    assert log_confidence is not None
+    return Scores(token_ids, log_confidence, *others)
 
 
 def scored_rows(plan: StepPlan, device: torch.device) -> ScoredRows:
@@ -165,31 +201,36 @@ def scored_rows(plan: StepPlan, device: torch.device) -> ScoredRows:
             if params.has_adjustment and (change := _adjustment(span, row)) is not None:
                 adjusted.append((here, change))
 
-    def column(index: int, dtype: torch.dtype) -> Tensor:
-        values = np.repeat(np.asarray([entry[index] for entry in settings]), counts)
-        return torch.from_numpy(values).to(dtype).to(device)
+    def column(index: int, dtype: type[np.generic]) -> Tensor:
+        return upload(np.repeat(np.asarray([entry[index] for entry in settings], dtype), counts), device)
 
-    def spread(values: list[np.ndarray], dtype: torch.dtype) -> Tensor:
+    def spread(values: list[np.ndarray], dtype: type[np.generic]) -> Tensor:
         """Per adjusted row, the values of its tokens once for each of its positions."""
         tiled = [np.tile(value, rows.size) for value, (rows, _) in zip(values, adjusted, strict=True)]
-        return torch.from_numpy(np.concatenate(tiled) if tiled else np.zeros(0)).to(dtype).to(device)
+        return upload(np.concatenate(tiled).astype(dtype, copy=False) if tiled else np.zeros(0, dtype), device)
 
-    positions = _concatenate(index_of_generated, device)
+    def picked(parts: list[IntArray]) -> Picked:
+        index = _concatenate(parts)
+        return Picked(index, upload(index, device))
+
+    positions = upload(_concatenate(index_of_generated), device)
     return ScoredRows(
-        sampled=_concatenate(sampled, device),
-        temperatures=column(0, torch.float32),
-        top_ps=column(1, torch.float32),
-        top_ks=column(2, torch.int64),
-        min_ps=column(3, torch.float32),
-        keys=noise_keys(column(4, torch.int64), column(5, torch.int64), positions) if settings else positions,
-        banned_rows=_concatenate([np.repeat(rows, ids.size) for rows, ids in banned], device),
-        banned_ids=_concatenate([np.tile(ids, rows.size) for rows, ids in banned], device),
-        adjusted_rows=_concatenate([np.repeat(rows, change.token_ids.size) for rows, change in adjusted], device),
-        adjusted_ids=spread([change.token_ids for _, change in adjusted], torch.int64),
-        adjusted_factors=spread([change.factors for _, change in adjusted], torch.float32),
-        adjusted_offsets=spread([change.offsets for _, change in adjusted], torch.float32),
-        given_rows=_concatenate([rows for rows, _ in given], device),
-        given_ids=_concatenate([ids for _, ids in given], device),
+        sampled=picked(sampled),
+        temperatures=column(0, np.float32),
+        top_ps=column(1, np.float32),
+        top_ks=column(2, np.int64),
+        min_ps=column(3, np.float32),
+        keys=noise_keys(column(4, np.int64), column(5, np.int64), positions) if settings else positions,
+        has_top=any(entry[1] < 1 or entry[2] > 0 for entry in settings),
+        has_min_p=any(entry[3] > 0 for entry in settings),
+        banned=picked([np.repeat(rows, ids.size) for rows, ids in banned]),
+        banned_ids=upload(_concatenate([np.tile(ids, rows.size) for rows, ids in banned]), device),
+        adjusted=picked([np.repeat(rows, change.token_ids.size) for rows, change in adjusted]),
+        adjusted_ids=spread([change.token_ids for _, change in adjusted], np.int64),
+        adjusted_factors=spread([change.factors for _, change in adjusted], np.float32),
+        adjusted_offsets=spread([change.offsets for _, change in adjusted], np.float32),
+        given=picked([rows for rows, _ in given]),
+        given_ids=upload(_concatenate([ids for _, ids in given]), device),
         num_top=max((span.request.num_top_logprobs for span in plan.spans), default=0),
         statistics=frozenset().union(*(make_policy(span.request.decoder).statistics for span in plan.spans)),
     )
@@ -205,6 +246,6 @@ def _adjustment(span: Span, row: int) -> Adjustment | None:
     return adjustment(request.sampling, given_ids, generated_ids)
 
 
-def _concatenate(parts: list[IntArray], device: torch.device) -> Tensor:
+def _concatenate(parts: list[IntArray]) -> IntArray:
     joined = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-    return torch.from_numpy(joined.astype(np.int64, copy=False)).to(device)
+    return joined.astype(np.int64, copy=False)

@@ -109,4 +109,6 @@ def worker_config(settings: Settings, source: Source) -> WorkerConfig:
         threads=settings.model.threads,
         address="",
         tensor_parallel_size=settings.model.tensor_parallel_size,
+        compiles=settings.model.compiles,
+        cuda_graphs=settings.model.cuda_graphs,
     )

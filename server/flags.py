@@ -161,6 +161,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("max_num_batched_tokens", whole(1, 2**24), _ENGINE.max_num_batched_tokens, "query tokens per forward"),
     Flag("max_cache_tokens", whole(1, 2**31), None, "slots of the key-value cache; absent: what fits the memory"),
     Flag("prefix_cache", switch, _ENGINE.prefix_cache, "false: requests that begin alike share nothing"),
+    Flag("compile", switch, False, "true: layers go through torch.compile at start; needs a compiler"),
+    Flag("cuda_graphs", switch, False, "true: small denoising forwards are recorded and repeated; needs a GPU"),
     Flag("policy", choice(*POLICY_NAMES), _DECODER.policy, "default transfer policy"),
     Flag("k", whole(1, 1024), _DECODER.k, "default positions per denoising step of topk"),
     Flag("threshold", number(0, 1), _DECODER.threshold, "default confidence (margin) that decides a position"),

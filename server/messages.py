@@ -33,6 +33,8 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     tensor_parallel_size: int = 1  # processes that hold the model together
     rank: int = 0  # of this one; the first is the worker that the API process talks to
     meeting: str = ""  # file by which the ranks find each other
+    compiles: bool = False  # the layers go through torch.compile
+    cuda_graphs: bool = False  # denoising forwards are recorded and repeated
 
     @property
     def path(self) -> Path:

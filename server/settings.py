@@ -30,6 +30,7 @@ from server.cores import usable_cores
 from server.flags import FLAGS, Flag
 from server.given import decoder_values, value_of
 from server.keys import ApiKey, named_keys, read_key_file
+from server.speedups import check_speedups
 from server.tuning import DEFAULTS
 
 DEMO_NAME = "psd-demo"
@@ -48,6 +49,8 @@ class ModelSettings:
     replicas: int = 1
     tensor_parallel_size: int = 1
     threads: int = 0  # of torch, per worker; 0 leaves them to torch and its environment
+    compiles: bool = False  # layers, by torch.compile
+    cuda_graphs: bool = False
     forward_seconds: float = DEFAULTS.forward_seconds
 
 
@@ -266,6 +269,7 @@ def _model(values: Mapping[str, object]) -> ModelSettings:
             "device",
             f"--device must be auto, cpu or cuda where --tensor-parallel-size is above 1, got {values['device']!r}",
         )
+    check_speedups(values)
     given = cast("str | None", values["model"])
     source = str(demo_path()) if given is None else given
     return ModelSettings(
@@ -278,6 +282,8 @@ def _model(values: Mapping[str, object]) -> ModelSettings:
         replicas=cast(int, values["replicas"]),
         tensor_parallel_size=cast(int, values["tensor_parallel_size"]),
         threads=cast(int, values["threads"]),
+        compiles=cast(bool, values["compile"]),
+        cuda_graphs=cast(bool, values["cuda_graphs"]),
         forward_seconds=cast(float, values["forward_timeout"]),
     )
 

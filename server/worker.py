@@ -24,6 +24,8 @@ import zmq
 from psd_core.config import EngineConfig
 from psd_core.engine import Engine
 from psd_core.errors import CheckpointError, ConfigError, RequestError
+from psd_core.graphs import cuda_recorder
+from psd_core.models.compiling import compile_layers
 from server.codec import open_codec
 from server.logs import configure_logging
 from server.messages import (
@@ -132,7 +134,11 @@ def load_engine(
     with loading_bar(sys.stderr, is_shown=config.replica_index == 0) as advance:
         model = load_part(config, group, advance)
     weights = next(model.parameters())
-    engine = Engine(model, _with_undefined_ids(config, model.spec.vocab_size), on_begin=on_begin)
+    if config.compiles:
+        compile_layers(model)
+    recorder = cuda_recorder(model) if config.cuda_graphs else None
+    limits = _with_undefined_ids(config, model.spec.vocab_size)
+    engine = Engine(model, limits, on_begin=on_begin, recorder=recorder)
     facts = ModelFacts(
         architecture=model.spec.architecture,
         num_parameters=model.spec.num_parameters,

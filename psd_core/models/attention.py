@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from psd_core.batch import Batch, Bias, LargeBias, Segment
+
+# query [T, H, D], key and value [T, H_kv, D], a layer's keys and values in the arena -> [T, H, D]
+Attention = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def attention_over(batch: Batch) -> Attention:
+    """`attend` for one batch: what a forward's layers have in common."""
+    return lambda query, key, value, keys, values: attend(query, key, value, batch, keys, values)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, batch: Batch, keys: Tensor, values: Tensor) -> Tensor:
@@ -72,17 +81,17 @@ def _attend_rows(query: Tensor, key: Tensor, value: Tensor, segment: Segment, bi
     def by_row(heads: Tensor) -> Tensor:
         return heads.reshape(rows, width, -1, heads.shape[-1]).transpose(1, 2)
 
-    result = _sdpa(by_row(query), by_row(key), by_row(value), bias)
+    result = sdpa(by_row(query), by_row(key), by_row(value), bias)
     return result.transpose(1, 2).flatten(0, 1)
 
 
 def _attend_view(query: Tensor, keys: Tensor, values: Tensor, bias: Bias) -> Tensor:
     """All rows at once over one view of the arena, [K, H_kv, D]."""
-    result = _sdpa(query.transpose(0, 1)[None], keys.transpose(0, 1)[None], values.transpose(0, 1)[None], bias)
+    result = sdpa(query.transpose(0, 1)[None], keys.transpose(0, 1)[None], values.transpose(0, 1)[None], bias)
     return result[0].transpose(0, 1)
 
 
-def _sdpa(query: Tensor, key: Tensor, value: Tensor, bias: Bias) -> Tensor:
+def sdpa(query: Tensor, key: Tensor, value: Tensor, bias: Bias) -> Tensor:
     """[B, H, Q, D] x [B, H_kv, K, D] -> [B, H, Q, D]; bias [Q, K], or pieces of it."""
     grouped = query.shape[1] != key.shape[1]
     if not isinstance(bias, LargeBias):

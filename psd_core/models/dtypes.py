@@ -17,6 +17,7 @@ import torch
 
 from psd_core.batch import Batch, Segment
 from psd_core.errors import CheckpointError
+from psd_core.models.attention import attention_over
 from psd_core.models.group import Alone
 from psd_core.models.layers import DecoderLayer
 from psd_core.models.memory import free_bytes, weight_bytes
@@ -111,7 +112,7 @@ def _layer_run(spec: ModelSpec, dtype: torch.dtype) -> Callable[[], object]:
     segment = Segment(0, 1, PROBE_TOKENS, 0, None, 0, None, None)
     batch = Batch(positions, positions, (segment,), (None,), positions[:0])
     nothing = torch.empty(0, spec.num_kv_heads, spec.head_dim, dtype=dtype)
-    return lambda: layer(hidden, (angles.cos(), angles.sin()), batch, nothing, nothing)
+    return lambda: layer(hidden, (angles.cos(), angles.sin()), attention_over(batch), nothing, nothing)
 
 
 def _one_layer(spec: ModelSpec) -> ModelSpec:

@@ -6,13 +6,15 @@ ranks hold a model together, `shard` says which part is whose; here stand the su
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from psd_core.batch import Batch
 from psd_core.kvcache.store import KVStore
-from psd_core.models.attention import attend
+from psd_core.models.attention import Attention, attention_over
 from psd_core.models.experts import Experts, gated
 from psd_core.models.group import Alone, Group
 from psd_core.models.parameters import new_weight
@@ -97,20 +99,32 @@ class DecoderLayer(nn.Module):
             self.mlp = GatedMLP(spec.hidden_size, spec.mlp_size, dtype, device)
         else:
             self.mlp = Experts(spec.experts, spec.hidden_size, dtype, device, group.shard)
+        # What stands before and behind the attention; `compiling` puts compiled twins here.
+        self.before: Callable[[DecoderLayer, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+        self.after: Callable[[DecoderLayer, Tensor, Tensor], Tensor]
+        self.before, self.after = DecoderLayer.project, DecoderLayer.finish
 
     def forward(
-        self, hidden: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch, keys: Tensor, values: Tensor
+        self, hidden: Tensor, rotary: tuple[Tensor, Tensor], attention: Attention, keys: Tensor, values: Tensor
     ) -> Tensor:
         """[T, d] -> [T, d]; `keys`, `values` are this layer's part of the arena."""
+        query, key, value = self.before(self, hidden, *rotary)
+        return self.after(self, hidden, attention(query, key, value, keys, values))
+
+    def project(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [T, H, D] and keys [T, H_kv, D], rotated, and values [T, H_kv, D] of [T, d]."""
         qkv = self.qkv(self.attention_norm(hidden)).view(hidden.shape[0], -1, self.head_dim)
         num_rotated = self.num_heads + self.num_kv_heads
         rotated, value = qkv[:, :num_rotated], qkv[:, num_rotated:]
         if self.query_norm is not None and self.key_norm is not None:
             normed = self.query_norm(rotated[:, : self.num_heads]), self.key_norm(rotated[:, self.num_heads :])
             rotated = torch.cat(normed, dim=1)
-        rotated = rotate(rotated, *rotary)
-        query, key = rotated[:, : self.num_heads], rotated[:, self.num_heads :]
-        hidden = hidden + self.out(attend(query, key, value, batch, keys, values).flatten(1))
+        rotated = rotate(rotated, cos, sin)
+        return rotated[:, : self.num_heads], rotated[:, self.num_heads :], value
+
+    def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
+        """[T, d] of the layer's input [T, d] and what attention made of it, [T, H, D]."""
+        hidden = hidden + self.out(attended.flatten(1))
         result: Tensor = hidden + self.group.sum(self.mlp(self.mlp_norm(hidden)))
         return result
 
@@ -144,7 +158,11 @@ class DiffusionDecoder(nn.Module):
 
     def forward(self, batch: Batch, store: KVStore) -> Tensor:
         """Final hidden states of all query tokens, [T, d]."""
-        token_ids, positions = batch.token_ids, batch.positions
+        return self.compute(batch.token_ids, batch.positions, attention_over(batch), store)
+
+    def compute(self, token_ids: Tensor, positions: Tensor, attention: Attention, store: KVStore) -> Tensor:
+        """As `forward`, for tokens at positions, [T] int64 each, with an attention of whatever kind."""
+        num_tokens = token_ids.shape[0]
         if self.pads_rows:
             token_ids, positions = pad_rows(token_ids), pad_rows(positions)
         hidden = self._embed(token_ids)
@@ -152,8 +170,8 @@ class DiffusionDecoder(nn.Module):
         angles = torch.cat([angles, angles], dim=-1)[:, None, :]  # [T, 1, D']
         rotary = (angles.cos(), angles.sin())
         for index, layer in enumerate(self.layers):
-            hidden = layer(hidden, rotary, batch, store.keys[index], store.values[index])
-        result: Tensor = self.final_norm(hidden[: batch.token_ids.shape[0]])
+            hidden = layer(hidden, rotary, attention, store.keys[index], store.values[index])
+        result: Tensor = self.final_norm(hidden[:num_tokens])
         return result
 
     def loadable(self) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from psd_core.config import (
 )
 from psd_core.engine import Engine
 from psd_core.events import FinishedEvent, StepOutput, TopEntries
+from psd_core.graphs import Recorder
 from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.request import Request, SamplingParams
@@ -40,8 +41,10 @@ class Outcome:
 class Driver:
     """Collects events by request and checks what must hold for every stream of events."""
 
-    def __init__(self, model: DiffusionDecoder, config: EngineConfig | None = None) -> None:
-        self.engine = Engine(model, config or EngineConfig(max_num_batched_tokens=4096))
+    def __init__(
+        self, model: DiffusionDecoder, config: EngineConfig | None = None, recorder: Recorder | None = None
+    ) -> None:
+        self.engine = Engine(model, config or EngineConfig(max_num_batched_tokens=4096), recorder=recorder)
         self.outcomes: dict[str, Outcome] = {}
         self.forwards = 0
 

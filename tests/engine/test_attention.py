@@ -2,43 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
 from psd_core.batch import MAX_BIAS_ELEMENTS, LargeBias, Segment, build_batch, hidden_keys, make_biases
-from psd_core.block import BlockState
-from psd_core.config import DecoderConfig
-from psd_core.kvcache.modes import Window
 from psd_core.models.attention import attend, attend_plain
-from psd_core.plan import Span, StepPlan
-from psd_core.request import Request
-
-REQUEST = Request("r", (1,), 8, DecoderConfig())
-#       rows, width, window start, context stop, cached, causal block, open start
-Shape = tuple[int, int, int, int, bool, int | None, int | None]
-SHAPES: list[list[Shape]] = [
-    [(1, 12, 0, 0, False, None, None)],
-    [(3, 12, 0, 0, False, None, None)],
-    [(2, 12, 0, 0, False, 4, None)],
-    [(1, 20, 0, 0, True, None, None)],  # a refresh
-    [(1, 4, 8, 20, True, None, None)],
-    [(4, 4, 8, 20, True, None, None)],
-    [(3, 5, 7, 20, True, None, None)],
-    [(4, 8, 0, 8, True, None, None)],  # the window is the whole canvas: no context at all
-    [(3, 8, 12, 12, True, None, None)],  # context to the left only
-    [(1, 8, 8, 8, True, 4, None)],  # a finished block and the next one
-    [(3, 5, 11, 12, True, 4, None)],  # one position left of the block
-    [(3, 4, 12, 12, True, 4, None)],
-    [(2, 12, 0, 0, False, None, None), (1, 12, 0, 0, False, None, None), (2, 9, 0, 0, False, None, None)],
-    [(2, 12, 0, 0, False, 4, None), (1, 12, 0, 0, False, None, None), (1, 12, 0, 0, False, None, None)],
-    [(3, 4, 16, 20, True, None, None), (1, 30, 0, 0, True, None, None), (2, 7, 0, 0, False, None, None)],
-    [(2, 12, 0, 0, False, None, 7)],  # finished tokens see what stands before them
-    [(1, 8, 8, 8, True, None, 12)],
-    [(3, 5, 11, 12, True, None, 12)],
-    [(2, 12, 0, 0, False, None, 7), (1, 12, 0, 0, False, None, 9), (1, 12, 0, 0, False, 4, None)],
-]
-
+from tests.engine.spans import SHAPES, Shape, plan_of
 
 CPU = torch.device("cpu")
 
@@ -75,14 +44,8 @@ def test_the_biases_of_a_forward_keep_no_more_than_the_limit() -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_attend_equals_its_plain_twin(shape: list[Shape], num_kv_heads: int, max_elements: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    spans, slot = [], 5
-    for rows, width, start, context_stop, cached, block, open_start in shape:
-        states = tuple(BlockState.masked(4) for _ in range(rows))
-        window = Window(start, start + width, context_stop)
-        ids = np.zeros((rows, width), np.int64)
-        spans.append(Span(REQUEST, "denoise", states, ids, window, start, slot if cached else None, block, open_start))
-        slot += context_stop + rows * width if cached else 0
-    batch = build_batch(StepPlan(tuple(spans)), False, torch.float32, CPU, max_elements)
+    plan, slot = plan_of(shape)
+    batch = build_batch(plan, False, torch.float32, CPU, max_elements)
     tokens = batch.token_ids.shape[0]
     query = torch.randn(tokens, 4, 16, generator=generator)
     key, value = (torch.randn(tokens, num_kv_heads, 16, generator=generator) for _ in range(2))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
 
 from server.processes import MEMORY_SETTINGS, worker_environment
 from tests.server.process import SERVE, SLOW, ServerProcess, wait_until
@@ -236,6 +237,15 @@ def test_a_broken_checkpoint_ends_the_server_with_its_reason(random_model_path: 
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment, check=False)
     assert ended.returncode == 1
     assert "model.safetensors" in ended.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_server_that_cannot_have_graphs_says_so_and_ends(random_model_path: Path) -> None:
+    command = [*SERVE, "--port", "0", "--model", str(random_model_path), "--cuda-graphs"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment, check=False)
+    assert ended.returncode == 1
+    assert "--cuda-graphs needs a CUDA device; the model is on cpu" in ended.stderr
 
 
 def test_replicas_share_the_load_and_outlive_each_other(random_model_path: Path, tmp_path: Path) -> None:

@@ -45,6 +45,13 @@ def test_a_wrong_value_names_flag_limit_and_value(flag: str, value: str, words: 
     assert all(word in str(caught.value) for word in words)
 
 
+@pytest.mark.parametrize("option", ["compile", "cuda_graphs"])
+def test_what_the_ranks_of_a_model_cannot_share_is_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{option.replace('_', '-')} needs --tensor-parallel-size 1, got 2"):
+        resolve({option: ["true"], "tensor_parallel_size": ["2"]}, {})
+    assert resolve({"tensor_parallel_size": ["2"]}, {}).model.cuda_graphs is False
+
+
 def test_a_wrong_variable_is_named() -> None:
     with pytest.raises(ConfigError, match="PSD_MAX_NUM_SEQS"):
         resolve({}, {"PSD_MAX_NUM_SEQS": "many"})
@@ -78,7 +85,9 @@ def test_a_kubernetes_service_link_is_not_a_port() -> None:
     assert resolve({}, {"PSD_PORT": "tcp://10.0.0.1:8000"}).http.port == 8000
 
 
-@pytest.mark.parametrize("flags", [["--port", "x"], ["--model", "/no/such/folder"], ["--nonsense"]])
+@pytest.mark.parametrize(
+    "flags", [["--port", "x"], ["--model", "/no/such/folder"], ["--nonsense"], ["--cuda-graphs", "--device", "cpu"]]
+)
 def test_wrong_usage_exits_with_2(flags: list[str]) -> None:
     command = [sys.executable, "-m", "server.cli", "serve", *flags]
     ended = subprocess.run(
