@@ -109,4 +109,5 @@ def worker_config(settings: Settings, source: Source) -> WorkerConfig:
         threads=settings.model.threads,
         address="",
         tensor_parallel_size=settings.model.tensor_parallel_size,
+        quantization=settings.model.quantization,
     )

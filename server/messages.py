@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from psd_core.admission import Limits
-from psd_core.config import EngineConfig
+from psd_core.config import EngineConfig, QuantizationName
 from psd_core.events import StepOutput
 from psd_core.request import Request
 
@@ -33,6 +33,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     tensor_parallel_size: int = 1  # processes that hold the model together
     rank: int = 0  # of this one; the first is the worker that the API process talks to
     meeting: str = ""  # file by which the ranks find each other
+    quantization: QuantizationName = "none"
 
     @property
     def path(self) -> Path:
@@ -61,7 +62,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
 
     architecture: str
     num_parameters: int
-    dtype: str
+    dtype: str  # of the activations, and of what is not quantised
+    quantization: QuantizationName
     device: str
     eos_ids: tuple[int, ...]
     limits: Limits

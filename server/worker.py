@@ -131,12 +131,13 @@ def load_engine(
     group = join(config)
     with loading_bar(sys.stderr, is_shown=config.replica_index == 0) as advance:
         model = load_part(config, group, advance)
-    weights = next(model.parameters())
+    weights = model.embedding
     engine = Engine(model, _with_undefined_ids(config, model.spec.vocab_size), on_begin=on_begin)
     facts = ModelFacts(
         architecture=model.spec.architecture,
         num_parameters=model.spec.num_parameters,
         dtype=str(weights.dtype).removeprefix("torch."),
+        quantization=config.quantization,
         device=str(weights.device),
         eos_ids=model.spec.eos_ids,
         limits=engine.limits,

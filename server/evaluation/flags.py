@@ -10,7 +10,7 @@ from typing import Final
 from server.evaluation.tasks import BUILT_IN_PROBLEMS
 from server.flags import FLAGS, Flag, whole
 from server.settings import add_flags
-from server.terminal.flags import checked
+from server.terminal.flags import WEIGHT_FLAGS, checked
 
 BATCH: Final = 16
 CONCURRENCY: Final = 8
@@ -21,7 +21,7 @@ SERVER_FLAGS: Final[tuple[Flag, ...]] = tuple(
     flag
     for flag in FLAGS
     if flag.name
-    in {"model", "tokenizer", "chat_template", "dtype", "device", "max_model_len", "max_num_batched_tokens", "api_key"}
+    in {"model", "tokenizer", "chat_template", *WEIGHT_FLAGS, "max_model_len", "max_num_batched_tokens", "api_key"}
     or flag.name in PLACE_FLAGS
 )
 
