@@ -36,7 +36,8 @@ def measure(num_tokens: int, weight: torch.Tensor, clock: Clock, rounds: int) ->
     }
     if weight.device.type == "cpu" and weight.dtype != torch.bfloat16:
         ways.pop("torch")  # a loop over single numbers: minutes
-    found = alternate({name: lambda way=way: _timed(way, weight.device, clock) for name, way in ways.items()}, 1 + rounds)
+    calls = {name: lambda way=way: _timed(way, weight.device, clock) for name, way in ways.items()}
+    found = alternate(calls, 1 + rounds)
     return {name: seconds[1:] for name, seconds in found.items()}
 
 

@@ -137,9 +137,9 @@ class DecoderLayer(nn.Module):
 class DiffusionDecoder(nn.Module):
     """A masked diffusion language model: embeddings, layers, final norm, head. Immutable once loaded.
 
-    Rotary tables stay float32 whatever the weights are. Quantised are the matrices of the layers only: embedding and head
-    are an eighth of LLaDA-8B, and what rounds the head rounds every confidence. With several ranks this is one rank's
-    part: `spec` is the shape of the whole, `local` of what is here.
+    Rotary tables stay float32 whatever the weights are. Quantised are the matrices of the layers only: embedding and
+    head are an eighth of LLaDA-8B, and what rounds the head rounds every confidence. With several ranks this is one
+    rank's part: `spec` is the shape of the whole, `local` of what is here.
     """
 
     def __init__(

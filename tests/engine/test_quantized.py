@@ -100,8 +100,8 @@ def test_a_quantised_model_decodes_as_one_whose_weights_were_rounded_beforehand(
     for parameter_name, parameter in rounded.named_parameters():
         if (scale := found.get(parameter_name + SCALE_SUFFIX)) is not None:
             parameter.copy_(found[parameter_name] * scale[..., None])
-    length = quantised.spec.block_length or 8
-    decoder = DecoderConfig(threshold=0.4, block_length=length, cache="causal" if quantised.spec.block_length else "dual")
+    length = quantised.spec.block_length
+    decoder = DecoderConfig(threshold=0.4, block_length=length or 8, cache="causal" if length else "dual")
     drivers = [Driver(model) for model in (quantised, rounded)]
     for driver in drivers:
         for depth in (0, 3):
@@ -154,7 +154,7 @@ def test_loading_never_holds_the_matrices_in_their_own_type(tmp_path: Path) -> N
     write_checkpoint(tmp_path, scaled_config(num_layers=10, width=1024, vocab_size=2048), shard_bytes=1 << 26)
     loaded = measure(tmp_path, "bfloat16", "int8")
     assert 130 << 20 < loaded.weights < 150 << 20
-    assert loaded.peak - loaded.before <= 1.1 * loaded.weights + (120 << 20)
+    assert loaded.peak - loaded.before <= 1.1 * loaded.weights + (100 << 20)
 
 
 def test_llada_8b_leaves_room_on_a_gpu_of_16_gb() -> None:
@@ -185,6 +185,7 @@ def test_the_built_in_model_answers_nearly_as_it_does_in_float() -> None:
 
     exact = answers(load_model(demo_path(), "float32", "cpu"))
     rounded = answers(load_model(demo_path(), "float32", "cpu", quantization="int8"))
-    num_equal = sum(one == other for pair in zip(exact, rounded, strict=True) for one, other in zip(*pair, strict=False))
-    num_longer = sum(max(map(len, pair)) for pair in zip(exact, rounded, strict=True))
+    pairs = list(zip(exact, rounded, strict=True))
+    num_equal = sum(one == other for pair in pairs for one, other in zip(*pair, strict=False))
+    num_longer = sum(max(map(len, pair)) for pair in pairs)
     assert num_equal >= 0.8 * num_longer
