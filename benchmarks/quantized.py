@@ -65,7 +65,9 @@ def main() -> None:
     device, dtype = torch.device(given.device), DTYPES[given.dtype]
     weight = (torch.randn(*given.shape, device=device) / given.shape[1] ** 0.5).to(dtype)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-    print(f"[{given.shape[0]}, {given.shape[1]}], median of {given.rounds}, {machine_line(dtype, given.clock, where)}\n")
+    print(
+        f"[{given.shape[0]}, {given.shape[1]}], median of {given.rounds}, {machine_line(dtype, given.clock, where)}\n"
+    )
     print("| tokens | way | ms | ÷ float |\n|---|---|---|---|")
     for num_tokens in given.tokens:
         found = measure(num_tokens, weight, CLOCKS[given.clock], given.rounds)

@@ -110,9 +110,7 @@ def _stored(stored: list[StoredTensor]) -> Line:
     return "stored", f"{size} in {num_files} file{'s' * (num_files > 1)}, {len(stored)} tensors: {kinds}"
 
 
-def _memory(
-    spec: ModelSpec, dtype: str, device: str, num_ranks: int, quantization: QuantizationName
-) -> list[Line]:
+def _memory(spec: ModelSpec, dtype: str, device: str, num_ranks: int, quantization: QuantizationName) -> list[Line]:
     check_shards(spec, num_ranks)
     resolved_device = resolve_device(device)
     resolved_dtype = resolve_dtype(dtype, spec, resolved_device)

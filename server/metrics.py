@@ -127,7 +127,12 @@ class Metrics:
         )
         self._load_seconds = gauge("psd_model_load_seconds", "Time that loading the model took")
         self._model_info = gauge(
-            "psd_model_info", "The loaded model; one series per device", "architecture", "dtype", "quantization", "device"
+            "psd_model_info",
+            "The loaded model; one series per device",
+            "architecture",
+            "dtype",
+            "quantization",
+            "device",
         )
         gauge("psd_build_info", "Version of the server", "version").labels(VERSION).set(1)
         for phase in ("refresh", "denoise", "score", "mixed"):

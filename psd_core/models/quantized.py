@@ -24,7 +24,7 @@ def quantize(rows: Tensor) -> tuple[Tensor, Tensor]:
     The scale of a row that is not finite is not finite, and its integers mean nothing.
     """
     wide = rows.float()
-    scale = wide.abs().amax(dim=1) / LARGEST
+    scale = torch.linalg.vector_norm(wide, float("inf"), dim=1) / LARGEST  # the largest magnitude
     scale = scale.masked_fill(scale == 0, 1.0)  # a row of zeros
     values = (wide / scale[:, None]).round_().clamp_(-LARGEST, LARGEST)
     return values.to(torch.int8), scale

@@ -16,8 +16,7 @@ WEIGHT_FLAGS: Final = ("dtype", "quantization", "device")
 SERVER_FLAGS: Final[tuple[Flag, ...]] = tuple(
     flag
     for flag in FLAGS
-    if flag.name
-    in {"model", "tokenizer", "chat_template", *WEIGHT_FLAGS, "max_model_len", "api_key", *DECODER_NAMES}
+    if flag.name in {"model", "tokenizer", "chat_template", *WEIGHT_FLAGS, "max_model_len", "api_key", *DECODER_NAMES}
 )
 
 
