@@ -63,6 +63,12 @@ def test_a_product_is_that_of_its_plain_twin(num_out: int, num_in: int, dtype: t
         torch.testing.assert_close(product(hidden, values, scale).double(), exact, rtol=tolerance, atol=tolerance)
 
 
+def test_sums_of_whole_steps_do_not_exceed_float16() -> None:
+    values, scale = quantize(torch.full((4, 1024), 0.01))
+    hidden = torch.full((2, 1024), 10.0, dtype=torch.float16)  # 1024 · 10 · 127 steps is beyond 65,504
+    torch.testing.assert_close(product(hidden, values, scale).float(), torch.full((2, 4), 102.4), rtol=0.01, atol=0.0)
+
+
 def test_a_value_is_off_by_half_a_step_of_its_row_at_most() -> None:
     weight = random_matrix(200, 300)
     values, scale = quantize(weight)
