@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from psd_core.config import QUANTIZATION_NAMES, QuantizationName
 from psd_core.models.checkpoint import open_checkpoint
 from psd_core.models.family import ConfigJson
 from psd_core.models.layers import DiffusionDecoder
@@ -81,20 +82,21 @@ def scaled_config(num_layers: int, width: int, vocab_size: int | None = None) ->
     }
 
 
-def measure(folder: Path, dtype: str) -> Loaded:
+def measure(folder: Path, dtype: str, quantization: QuantizationName = "none") -> Loaded:
     """Load `folder` in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.loading", "--measure", str(folder), "--dtype", dtype]
+    command = [sys.executable, "-m", "benchmarks.loading", "--measure", str(folder)]
+    command += ["--dtype", dtype, "--quantization", quantization]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise RuntimeError(f"loading failed:\n{ended.stderr}")
     return Loaded(**json.loads(ended.stdout))
 
 
-def measure_here(folder: Path, dtype: str) -> Loaded:
+def measure_here(folder: Path, dtype: str, quantization: QuantizationName) -> Loaded:
     """Load `folder` in this process, which must not have used more memory than now."""
     before = _resident("VmRSS")
     started = time.perf_counter()
-    model = load_model(folder, dtype=dtype, device="cpu")
+    model = load_model(folder, dtype=dtype, device="cpu", quantization=quantization)
     seconds = time.perf_counter() - started
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     return Loaded(weights, before, _resident("VmHWM"), seconds)
@@ -106,28 +108,29 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="LLaDA-8B's own shapes")
     parser.add_argument("--model", type=Path, help="a checkpoint folder that is there already")
     parser.add_argument("--dtype", default="bfloat16", help="as psd serve takes it")
+    parser.add_argument("--quantization", choices=QUANTIZATION_NAMES, default="none", help="as psd serve takes it")
     parser.add_argument("--folder", type=Path, help="where to write; a temporary folder by default")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure is not None:
-        loaded = measure_here(arguments.measure, arguments.dtype)
+        loaded = measure_here(arguments.measure, arguments.dtype, arguments.quantization)
         print(json.dumps({name: getattr(loaded, name) for name in Loaded.__slots__}))
         return
     if arguments.model is not None:
-        sys.exit(_report(arguments.model, arguments.dtype))
+        sys.exit(_report(arguments.model, arguments.dtype, arguments.quantization))
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         config = PUBLISHED["LLaDA-8B"] if arguments.full else scaled_config(SCALED_LAYERS, SCALED_WIDTH)
         write_checkpoint(Path(folder), config)
-        sys.exit(_report(Path(folder), arguments.dtype))
+        sys.exit(_report(Path(folder), arguments.dtype, arguments.quantization))
 
 
-def _report(folder: Path, dtype: str) -> int:
-    loaded = measure(folder, dtype)
+def _report(folder: Path, dtype: str, quantization: QuantizationName) -> int:
+    loaded = measure(folder, dtype, quantization)
     holds = loaded.peak <= loaded.bound
     before, peak, bound = (describe_bytes(int(count)) for count in (loaded.before, loaded.peak, loaded.bound))
     print(
-        f"weights {describe_bytes(loaded.weights)} ({dtype}) in {loaded.seconds:.1f} s; resident before {before}, "
-        f"peak {peak}, bound {bound}: {'holds' if holds else 'BROKEN'}"
+        f"weights {describe_bytes(loaded.weights)} ({dtype}, quantization {quantization}) in {loaded.seconds:.1f} s; "
+        f"resident before {before}, peak {peak}, bound {bound}: {'holds' if holds else 'BROKEN'}"
     )
     return 0 if holds else 1
 

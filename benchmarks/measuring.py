@@ -121,6 +121,11 @@ def add_machine_flags(parser: argparse.ArgumentParser) -> None:
 
 def machine(model: DiffusionDecoder, clock: str) -> str:
     """Where, how and when, for the line above a table."""
-    dtype = str(model.dtype).removeprefix("torch.")
-    threads = torch.get_num_threads()
-    return f"{dtype}, {threads} thread{'s' * (threads > 1)}, {clock} seconds, {cpu_name()}, {date.today()}"
+    return machine_line(model.dtype, clock)
+
+
+def machine_line(dtype: torch.dtype, clock: str, device_name: str | None = None) -> str:
+    """The same without a model. device_name: of a GPU; absent: the processor's."""
+    name, threads = str(dtype).removeprefix("torch."), torch.get_num_threads()
+    where = device_name or cpu_name()
+    return f"{name}, {threads} thread{'s' * (threads > 1)}, {clock} seconds, {where}, {date.today()}"

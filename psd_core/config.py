@@ -14,6 +14,7 @@ from psd_core.errors import ConfigError
 PolicyName = Literal["greedy", "topk", "threshold", "factor", "entropy", "margin", "localleap", "lopa"]
 AcceptanceName = Literal["exact", "subset", "token"]
 CacheName = Literal["none", "prefix", "dual", "causal"]
+QuantizationName = Literal["none", "int8"]
 AttentionName = Literal["full", "block-causal", "context-causal"]
 DraftIncrement = int | Literal["policy"]
 DraftDepth = int | Literal["auto"]
@@ -21,6 +22,7 @@ DraftDepth = int | Literal["auto"]
 POLICY_NAMES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
 ACCEPTANCE_NAMES: Final[tuple[AcceptanceName, ...]] = get_args(AcceptanceName)
 CACHE_NAMES: Final[tuple[CacheName, ...]] = get_args(CacheName)
+QUANTIZATION_NAMES: Final[tuple[QuantizationName, ...]] = get_args(QuantizationName)
 
 MAX_BLOCK_LENGTH: Final = 1024
 MAX_DRAFT_DEPTH: Final = 32

@@ -21,6 +21,7 @@ def banner(settings: Settings, admission: Admission, url: str) -> str:
     name = settings.model.served_names[0]
     millions = facts.num_parameters / 1e6
     size = f"{millions / 1000:.1f} B" if millions >= 1000 else f"{millions:.1f} M"
+    numbers = facts.dtype if facts.quantization == "none" else f"{facts.dtype} and {facts.quantization}"
     decoder = ", ".join(f"{key} {value}" for key, value in decoder_settings(admission.settings.decoder).items())
     workers = f", {settings.model.replicas} workers" if settings.model.replicas > 1 else ""
     if settings.model.tensor_parallel_size > 1:
@@ -35,7 +36,7 @@ def banner(settings: Settings, admission: Admission, url: str) -> str:
     return "\n".join(
         (
             f"PSD server {VERSION}",
-            f"  model    {name} ({facts.architecture}, {size} parameters, {facts.dtype}, loaded in "
+            f"  model    {name} ({facts.architecture}, {size} parameters, {numbers}, loaded in "
             f"{facts.load_seconds:.1f} s)",
             f"  device   {facts.device}{workers}, context {facts.limits.max_model_len} tokens",
             f"  decoder  {decoder}",

@@ -111,4 +111,5 @@ def worker_config(settings: Settings, source: Source) -> WorkerConfig:
         tensor_parallel_size=settings.model.tensor_parallel_size,
         compiles=settings.model.compiles,
         cuda_graphs=settings.model.cuda_graphs,
+        quantization=settings.model.quantization,
     )

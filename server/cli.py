@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from psd_core.config import QUANTIZATION_NAMES
 from psd_core.errors import CheckpointError, ConfigError
 from server.bench.flags import DESCRIPTION as BENCH
 from server.bench.flags import add_bench_flags
@@ -68,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     inspect.add_argument("path", metavar="PATH", help="checkpoint folder, or the name of a downloaded hub model")
     inspect.add_argument("--tokenizer", metavar="PATH", help="folder of the tokenizer; absent: the checkpoint's own")
     inspect.add_argument("--dtype", choices=DTYPES, default="auto", help="as for psd serve")
+    inspect.add_argument("--quantization", choices=QUANTIZATION_NAMES, default="none", help="as for psd serve")
     inspect.add_argument("--device", default="auto", help="as for psd serve")
     inspect.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="as for psd serve")
     bench = commands.add_parser("bench", help="measure a server that speaks OpenAI's API", description=BENCH)
@@ -94,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(show_models(as_markdown=given.markdown))
             return 0
         case "inspect":
-            return _inspect(given.path, given.tokenizer, given.dtype, given.device, given.tensor_parallel_size)
+            return _inspect(given)
         case "bench":
             from server.bench.command import bench as measure  # numpy, httpx and the plot's library
 
@@ -116,19 +118,20 @@ def _serve(given: dict[str, list[str] | None]) -> int:
     return run(settings)
 
 
-def _inspect(source: str, tokenizer: str | None, dtype: str, device: str, num_ranks: int) -> int:
+def _inspect(given: argparse.Namespace) -> int:
+    num_ranks = given.tensor_parallel_size
     if num_ranks < 1:
         print(f"psd inspect: error: --tensor-parallel-size must be at least 1, got {num_ranks}", file=sys.stderr)
         return 2
     try:
-        folder = cached_source(source)
-        tokenizer_folder = folder if tokenizer is None else cached_source(tokenizer)
+        folder = cached_source(given.path)
+        tokenizer_folder = folder if given.tokenizer is None else cached_source(given.tokenizer)
     except CheckpointError as error:
         print(f"psd inspect: error: {error}", file=sys.stderr)
         return 2
     from server.inspection import inspect  # torch is imported only by who looks at weights
 
-    inspection = inspect(folder, tokenizer_folder, dtype, device, num_ranks)
+    inspection = inspect(folder, tokenizer_folder, given.dtype, given.device, num_ranks, given.quantization)
     print(inspection.show())
     return 1 if inspection.faults else 0
 

@@ -8,7 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-from psd_core.config import ACCEPTANCE_NAMES, CACHE_NAMES, POLICY_NAMES, DecoderConfig, EngineConfig
+from psd_core.config import (
+    ACCEPTANCE_NAMES,
+    CACHE_NAMES,
+    POLICY_NAMES,
+    QUANTIZATION_NAMES,
+    DecoderConfig,
+    EngineConfig,
+)
 from server.logs import LOG_FORMATS
 from server.tuning import DEFAULTS
 
@@ -145,6 +152,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("tokenizer", text, None, "folder or hub name of the tokenizer; absent: the checkpoint's own"),
     Flag("chat_template", text, None, "file with a chat template; absent: the tokenizer's own"),
     Flag("dtype", choice(*DTYPES), "auto", "weights' type; auto: bfloat16 on a GPU, what measures faster on a CPU"),
+    Flag("quantization", choice(*QUANTIZATION_NAMES), "none", "int8: matrices of the layers are kept in 8 bits"),
     Flag("device", device, "auto", "auto, cpu, cuda or cuda:N"),
     Flag(
         "threads",

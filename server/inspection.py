@@ -9,11 +9,19 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from psd_core.config import QuantizationName
 from psd_core.errors import CheckpointError, ConfigError
 from psd_core.models.checkpoint import Checkpoint, check_tensors, open_checkpoint
 from psd_core.models.dtypes import resolve_dtype
 from psd_core.models.loader import needed_bytes, resolve_device
-from psd_core.models.memory import context_bytes, describe_bytes, free_bytes, rank_bytes, weight_bytes
+from psd_core.models.memory import (
+    context_bytes,
+    describe_bytes,
+    describe_numbers,
+    free_bytes,
+    rank_bytes,
+    weight_bytes,
+)
 from psd_core.models.shard import Shard, check_shards, local_spec
 from psd_core.models.spec import ModelSpec
 from psd_core.models.weights import StoredTensor, read_headers
@@ -38,7 +46,14 @@ class Inspection:
         return "\n".join(f"{what:<15}{value}" for what, value in lines)
 
 
-def inspect(folder: Path, tokenizer_folder: Path, dtype: str, device: str, num_ranks: int = 1) -> Inspection:
+def inspect(
+    folder: Path,
+    tokenizer_folder: Path,
+    dtype: str,
+    device: str,
+    num_ranks: int = 1,
+    quantization: QuantizationName = "none",
+) -> Inspection:
     """Look at `folder` as if it were to be served with these settings. Never raises for what it finds there.
 
     num_ranks: processes that share the model (--tensor-parallel-size), at least 1.
@@ -60,7 +75,7 @@ def inspect(folder: Path, tokenizer_folder: Path, dtype: str, device: str, num_r
         faults.append(str(error))
     try:
         if checkpoint is not None:
-            lines += _memory(checkpoint.spec, dtype, device, num_ranks)
+            lines += _memory(checkpoint.spec, dtype, device, num_ranks, quantization)
     except (CheckpointError, ConfigError) as error:
         faults.append(str(error))
     try:
@@ -95,22 +110,22 @@ def _stored(stored: list[StoredTensor]) -> Line:
     return "stored", f"{size} in {num_files} file{'s' * (num_files > 1)}, {len(stored)} tensors: {kinds}"
 
 
-def _memory(spec: ModelSpec, dtype: str, device: str, num_ranks: int) -> list[Line]:
+def _memory(spec: ModelSpec, dtype: str, device: str, num_ranks: int, quantization: QuantizationName) -> list[Line]:
     check_shards(spec, num_ranks)
     resolved_device = resolve_device(device)
     resolved_dtype = resolve_dtype(dtype, spec, resolved_device)
-    weights, free = weight_bytes(spec, resolved_dtype), free_bytes(resolved_device)
+    weights, free = weight_bytes(spec, resolved_dtype, quantization), free_bytes(resolved_device)
     per_token = context_bytes(spec, resolved_dtype)
-    name = str(resolved_dtype).removeprefix("torch.")
+    name = describe_numbers(resolved_dtype, quantization)
     shard = Shard(0, num_ranks)
-    needed = needed_bytes(spec, resolved_dtype, resolved_device, shard)
+    needed = needed_bytes(spec, resolved_dtype, resolved_device, shard, quantization)
     if needed > free:
         raise CheckpointError(
             f"the weights need {describe_bytes(needed)} in {name}, but {resolved_device} has only "
             f"{describe_bytes(free)} free"
         )
     share = (
-        f"{describe_bytes(rank_bytes(spec, resolved_dtype, shard))} of weights and "
+        f"{describe_bytes(rank_bytes(spec, resolved_dtype, shard, quantization))} of weights and "
         f"{describe_bytes(context_bytes(local_spec(spec, shard), resolved_dtype))} of cache per token of context, on "
         f"each of {num_ranks}"
     )

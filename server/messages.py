@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from psd_core.admission import Limits
-from psd_core.config import EngineConfig
+from psd_core.config import EngineConfig, QuantizationName
 from psd_core.events import StepOutput
 from psd_core.request import Request
 
@@ -35,6 +35,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     meeting: str = ""  # file by which the ranks find each other
     compiles: bool = False  # the layers go through torch.compile
     cuda_graphs: bool = False  # denoising forwards are recorded and repeated
+    quantization: QuantizationName = "none"
 
     @property
     def path(self) -> Path:
@@ -63,7 +64,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
 
     architecture: str
     num_parameters: int
-    dtype: str
+    dtype: str  # of the activations, and of what is not quantised
+    quantization: QuantizationName
     device: str
     eos_ids: tuple[int, ...]
     limits: Limits

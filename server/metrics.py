@@ -127,7 +127,12 @@ class Metrics:
         )
         self._load_seconds = gauge("psd_model_load_seconds", "Time that loading the model took")
         self._model_info = gauge(
-            "psd_model_info", "The loaded model; one series per device", "architecture", "dtype", "device"
+            "psd_model_info",
+            "The loaded model; one series per device",
+            "architecture",
+            "dtype",
+            "quantization",
+            "device",
         )
         gauge("psd_build_info", "Version of the server", "version").labels(VERSION).set(1)
         for phase in ("refresh", "denoise", "score", "mixed"):
@@ -150,7 +155,7 @@ class Metrics:
     def loaded(self, facts: ModelFacts) -> None:
         """A worker has its model."""
         self._load_seconds.set(facts.load_seconds)
-        self._model_info.labels(facts.architecture, facts.dtype, facts.device).set(1)
+        self._model_info.labels(facts.architecture, facts.dtype, facts.quantization, facts.device).set(1)
 
     def counted(self, states: Sequence[str]) -> None:
         """The state of every worker, as of now."""

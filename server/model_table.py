@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from psd_core.config import QuantizationName
 from psd_core.kvcache.modes import attention_caches
 from psd_core.models.families import FAMILIES, UNSUPPORTED
 from psd_core.models.family import Family, SpecialToken
@@ -27,7 +28,19 @@ FAMILY_HEAD: Final[Row] = (
     "licence",
     "compared with",
 )
-MEMORY_HEAD: Final[Row] = ("checkpoint", "parameters", "bfloat16", "float32", "keys and values per token, bfloat16")
+MEMORY_HEAD: Final[Row] = (
+    "checkpoint",
+    "parameters",
+    "bfloat16",
+    "bfloat16 and int8",
+    "float32",
+    "keys and values per token, bfloat16",
+)
+MEMORY_KINDS: Final[tuple[tuple[torch.dtype, QuantizationName], ...]] = (
+    (torch.bfloat16, "none"),
+    (torch.bfloat16, "int8"),
+    (torch.float32, "none"),
+)
 
 
 def family_rows() -> list[Row]:
@@ -40,7 +53,7 @@ def memory_rows() -> list[Row]:
     rows = []
     for name in PUBLISHED:
         spec = published_spec(name)
-        sizes = [describe_bytes(weight_bytes(spec, dtype)) for dtype in (torch.bfloat16, torch.float32)]
+        sizes = [describe_bytes(weight_bytes(spec, *kind)) for kind in MEMORY_KINDS]
         context = describe_bytes(context_bytes(spec, torch.bfloat16))
         rows.append((name, f"{spec.num_parameters / 1e9:.1f} B", *sizes, context))
     return rows

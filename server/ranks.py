@@ -93,4 +93,5 @@ def _loader(config: WorkerConfig, group: Group, on_progress: OnProgress) -> Call
         tokenizer_path=Path(config.tokenizer),
         on_progress=on_progress,
         group=group,
+        quantization=config.quantization,
     )

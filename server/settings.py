@@ -24,6 +24,7 @@ from psd_core.config import (
     DraftIncrement,
     EngineConfig,
     PolicyName,
+    QuantizationName,
 )
 from psd_core.errors import ConfigError
 from server.cores import usable_cores
@@ -47,6 +48,7 @@ class ModelSettings:
     dtype: str = "auto"
     device: str = "auto"
     replicas: int = 1
+    quantization: QuantizationName = "none"
     tensor_parallel_size: int = 1
     threads: int = 0  # of torch, per worker; 0 leaves them to torch and its environment
     compiles: bool = False  # layers, by torch.compile
@@ -278,6 +280,7 @@ def _model(values: Mapping[str, object]) -> ModelSettings:
         tokenizer=cast("str | None", values["tokenizer"]),
         chat_template=cast("str | None", values["chat_template"]),
         dtype=cast(str, values["dtype"]),
+        quantization=cast(QuantizationName, values["quantization"]),
         device=cast(str, values["device"]),
         replicas=cast(int, values["replicas"]),
         tensor_parallel_size=cast(int, values["tensor_parallel_size"]),

@@ -133,7 +133,7 @@ def load_engine(
     group = join(config)
     with loading_bar(sys.stderr, is_shown=config.replica_index == 0) as advance:
         model = load_part(config, group, advance)
-    weights = next(model.parameters())
+    weights = model.embedding
     if config.compiles:
         compile_layers(model)
     recorder = cuda_recorder(model) if config.cuda_graphs else None
@@ -143,6 +143,7 @@ def load_engine(
         architecture=model.spec.architecture,
         num_parameters=model.spec.num_parameters,
         dtype=str(weights.dtype).removeprefix("torch."),
+        quantization=config.quantization,
         device=str(weights.device),
         eos_ids=model.spec.eos_ids,
         limits=engine.limits,

@@ -6,7 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from psd_core.models.parameters import new_weight
+from psd_core.config import QuantizationName
+from psd_core.models.parameters import new_matrix, new_weight
+from psd_core.models.quantized import product
 from psd_core.models.shapes import has_kernels_per_shape, pad_rows
 from psd_core.models.shard import Shard
 from psd_core.models.spec import ExpertsSpec
@@ -47,17 +49,27 @@ class Experts(nn.Module):
     """Routed experts, and the shared one if there is one. A rank's part are some of the experts, all of the router."""
 
     def __init__(
-        self, spec: ExpertsSpec, hidden_size: int, dtype: torch.dtype, device: torch.device, shard: Shard
+        self,
+        spec: ExpertsSpec,
+        hidden_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        shard: Shard,
+        quantization: QuantizationName = "none",
     ) -> None:
         super().__init__()
         self.router = Router(spec, hidden_size, device)
         self.own = shard.part(spec.num_experts)
-        self.gate_up = new_weight((len(self.own), 2 * spec.expert_size, hidden_size), dtype, device)
-        self.down = new_weight((len(self.own), hidden_size, spec.expert_size), dtype, device)
-        self.shared_gate_up = self.shared_down = None
+
+        def matrix(*shape: int) -> tuple[nn.Parameter, nn.Parameter | None]:
+            return new_matrix(shape, dtype, device, quantization)
+
+        self.gate_up, self.gate_up_scale = matrix(len(self.own), 2 * spec.expert_size, hidden_size)
+        self.down, self.down_scale = matrix(len(self.own), hidden_size, spec.expert_size)
+        self.shared_gate_up = self.shared_down = self.shared_gate_up_scale = self.shared_down_scale = None
         if spec.shared_size:
-            self.shared_gate_up = new_weight((2 * spec.shared_size, hidden_size), dtype, device)
-            self.shared_down = new_weight((hidden_size, spec.shared_size), dtype, device)
+            self.shared_gate_up, self.shared_gate_up_scale = matrix(2 * spec.shared_size, hidden_size)
+            self.shared_down, self.shared_down_scale = matrix(hidden_size, spec.shared_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, d] -> [T, d], a partial sum if other ranks have experts too."""
@@ -72,18 +84,27 @@ class Experts(nn.Module):
                 entries = order[start : start + count]
                 tokens = entries // experts.shape[1]
                 chosen = pad_rows(hidden[tokens]) if pads_rows else hidden[tokens]
-                result = gated(chosen, self.gate_up[expert - self.own.start], self.down[expert - self.own.start])[
-                    :count
-                ]
+                result = self._expert(expert - self.own.start, chosen)[:count]
                 scale = weights.flatten()[entries, None].to(hidden.dtype)
                 output.index_add_(0, tokens, result * scale)
             start += count
         if self.shared_gate_up is not None and self.shared_down is not None:
-            output = output + gated(hidden, self.shared_gate_up, self.shared_down)
+            output = output + gated(
+                hidden, self.shared_gate_up, self.shared_down, self.shared_gate_up_scale, self.shared_down_scale
+            )
         return output
 
+    def _expert(self, index: int, hidden: Tensor) -> Tensor:
+        """[T, d] -> [T, d] by the expert at `index` of this rank's own."""
+        if self.gate_up_scale is None or self.down_scale is None:
+            return gated(hidden, self.gate_up[index], self.down[index])
+        scales = self.gate_up_scale[index], self.down_scale[index]
+        return gated(hidden, self.gate_up[index], self.down[index], *scales)
 
-def gated(hidden: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """SwiGLU: [T, d] -> [T, d] with `gate_up` [2 m, d] (gate first) and `down` [d, m]."""
-    gate, up = F.linear(hidden, gate_up).chunk(2, dim=-1)
-    return F.linear(F.silu(gate) * up, down)
+
+def gated(
+    hidden: Tensor, gate_up: Tensor, down: Tensor, gate_up_scale: Tensor | None = None, down_scale: Tensor | None = None
+) -> Tensor:
+    """SwiGLU: [T, d] -> [T, d] with `gate_up` [2 m, d] (gate first) and `down` [d, m], both quantised or neither."""
+    gate, up = product(hidden, gate_up, gate_up_scale).chunk(2, dim=-1)
+    return product(F.silu(gate) * up, down, down_scale)

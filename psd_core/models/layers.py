@@ -13,11 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from psd_core.batch import Batch
+from psd_core.config import QuantizationName
 from psd_core.kvcache.store import KVStore
 from psd_core.models.attention import Attention, attention_over
 from psd_core.models.experts import Experts, gated
 from psd_core.models.group import Alone, Group
-from psd_core.models.parameters import new_weight
+from psd_core.models.parameters import new_matrix, new_weight
+from psd_core.models.quantized import product
 from psd_core.models.shapes import has_kernels_per_shape, pad_rows
 from psd_core.models.shard import local_spec
 from psd_core.models.spec import ModelSpec
@@ -47,31 +49,40 @@ class Linear(nn.Module):
         dtype: torch.dtype,
         device: torch.device,
         group: Group | None = None,
+        quantization: QuantizationName = "none",
     ) -> None:
         super().__init__()
         self.group = group
-        self.weight = new_weight((num_out, num_in), dtype, device)
+        self.weight, self.weight_scale = new_matrix((num_out, num_in), dtype, device, quantization)
         self.bias = new_weight((num_out,), dtype, device) if has_bias else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, num_in] -> [T, num_out]."""
         if self.group is None:
-            return F.linear(hidden, self.weight, self.bias)
-        total = self.group.sum(F.linear(hidden, self.weight))
+            return product(hidden, self.weight, self.weight_scale, self.bias)
+        total = self.group.sum(product(hidden, self.weight, self.weight_scale))
         return total if self.bias is None else total + self.bias
 
 
 class GatedMLP(nn.Module):
     """SwiGLU with gate and up projections as one matrix."""
 
-    def __init__(self, hidden_size: int, mlp_size: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        hidden_size: int,
+        mlp_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: QuantizationName = "none",
+    ) -> None:
         super().__init__()
-        self.gate_up = new_weight((2 * mlp_size, hidden_size), dtype, device)
-        self.down = new_weight((hidden_size, mlp_size), dtype, device)
+        gate_up, down = (2 * mlp_size, hidden_size), (hidden_size, mlp_size)
+        self.gate_up, self.gate_up_scale = new_matrix(gate_up, dtype, device, quantization)
+        self.down, self.down_scale = new_matrix(down, dtype, device, quantization)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, d] -> [T, d]."""
-        return gated(hidden, self.gate_up, self.down)
+        return gated(hidden, self.gate_up, self.down, self.gate_up_scale, self.down_scale)
 
 
 class DecoderLayer(nn.Module):
@@ -80,25 +91,34 @@ class DecoderLayer(nn.Module):
     Query, key and value projections are one matrix: fewer, larger products.
     """
 
-    def __init__(self, spec: ModelSpec, is_dense: bool, dtype: torch.dtype, device: torch.device, group: Group) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        is_dense: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: Group,
+        quantization: QuantizationName = "none",
+    ) -> None:
         """spec: of this rank's part."""
         super().__init__()
         self.group = group
         self.num_heads, self.num_kv_heads, self.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
         qkv_size = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
         self.attention_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
-        self.qkv = Linear(spec.hidden_size, qkv_size, spec.has_qkv_bias, dtype, device)
+        self.qkv = Linear(spec.hidden_size, qkv_size, spec.has_qkv_bias, dtype, device, quantization=quantization)
         self.query_norm = self.key_norm = None
         if spec.has_qk_norm:
             self.query_norm = RMSNorm(spec.head_dim, spec.norm_eps, dtype, device)
             self.key_norm = RMSNorm(spec.head_dim, spec.norm_eps, dtype, device)
-        self.out = Linear(spec.num_heads * spec.head_dim, spec.hidden_size, spec.has_out_bias, dtype, device, group)
+        attended_size = spec.num_heads * spec.head_dim
+        self.out = Linear(attended_size, spec.hidden_size, spec.has_out_bias, dtype, device, group, quantization)
         self.mlp_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
         self.mlp: GatedMLP | Experts
         if is_dense or spec.experts is None:
-            self.mlp = GatedMLP(spec.hidden_size, spec.mlp_size, dtype, device)
+            self.mlp = GatedMLP(spec.hidden_size, spec.mlp_size, dtype, device, quantization)
         else:
-            self.mlp = Experts(spec.experts, spec.hidden_size, dtype, device, group.shard)
+            self.mlp = Experts(spec.experts, spec.hidden_size, dtype, device, group.shard, quantization)
         # What stands before and behind the attention; `compiling` puts compiled twins here.
         self.before: Callable[[DecoderLayer, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
         self.after: Callable[[DecoderLayer, Tensor, Tensor], Tensor]
@@ -132,11 +152,19 @@ class DecoderLayer(nn.Module):
 class DiffusionDecoder(nn.Module):
     """A masked diffusion language model: embeddings, layers, final norm, head. Immutable once loaded.
 
-    Rotary tables stay float32 whatever the weights are. With several ranks this is one rank's part: `spec` is the
-    shape of the whole, `local` of what is here.
+    Rotary tables stay float32 whatever the weights are. Quantised are the matrices of the layers only: embedding and
+    head are an eighth of LLaDA-8B, and what rounds the head rounds every confidence. With several ranks this is one
+    rank's part: `spec` is the shape of the whole, `local` of what is here.
     """
 
-    def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: torch.device, group: Group | None = None) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: Group | None = None,
+        quantization: QuantizationName = "none",
+    ) -> None:
         super().__init__()
         self.group = Alone() if group is None else group
         self.spec, self.dtype, self.device = spec, dtype, device
@@ -146,7 +174,8 @@ class DiffusionDecoder(nn.Module):
         self.embedding = new_weight(vocabulary, dtype, device)
         num_dense = spec.num_layers if spec.experts is None else spec.experts.num_dense_layers
         self.layers = nn.ModuleList(
-            DecoderLayer(self.local, index < num_dense, dtype, device, self.group) for index in range(spec.num_layers)
+            DecoderLayer(self.local, index < num_dense, dtype, device, self.group, quantization)
+            for index in range(spec.num_layers)
         )
         self.final_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
         self.head = self.embedding

@@ -16,13 +16,16 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from psd_core.errors import CheckpointError
+from psd_core.config import QUANTIZATION_NAMES, QuantizationName
+from psd_core.errors import CheckpointError, ConfigError
 from psd_core.models.checkpoint import check_tensors, open_checkpoint
 from psd_core.models.dtypes import resolve_dtype
 from psd_core.models.family import Family, Target
 from psd_core.models.group import Alone, Group
 from psd_core.models.layers import DiffusionDecoder
-from psd_core.models.memory import describe_bytes, free_bytes, rank_bytes
+from psd_core.models.memory import describe_bytes, describe_numbers, free_bytes, rank_bytes
+from psd_core.models.parameters import SCALE_SUFFIX
+from psd_core.models.quantized import LARGEST, quantize
 from psd_core.models.shard import Kept, Shard, check_shards, kept
 from psd_core.models.spec import ModelSpec
 from psd_core.models.weights import StoredTensor, read_headers, read_tensors
@@ -41,6 +44,7 @@ def load_model(
     tokenizer_path: Path | None = None,
     on_progress: OnProgress = lambda done, total: None,
     group: Group | None = None,
+    quantization: QuantizationName = "none",
 ) -> DiffusionDecoder:
     """Load the checkpoint folder `path`, or the part of it that belongs to this rank of `group`.
 
@@ -48,9 +52,13 @@ def load_model(
     device           "auto" (a GPU if there is one), "cpu", "cuda", "cuda:N"
     tokenizer_path   folder of the tokenizer's files, if they lie elsewhere
     on_progress      called after every piece that was read
+    quantization     "int8": the matrices of the layers become 8-bit integers while they are read
     Raises CheckpointError with the names of the files, keys or tensors at fault, ConfigError if the group's ranks
-    cannot share the model evenly.
+    cannot share the model evenly or the quantization is unknown.
     """
+    if quantization not in QUANTIZATION_NAMES:
+        known = ", ".join(QUANTIZATION_NAMES)
+        raise ConfigError("quantization", f"quantization must be one of {known}; got {quantization!r}")
     group = Alone() if group is None else group
     checkpoint = open_checkpoint(path, tokenizer_path)
     check_shards(checkpoint.spec, group.shard.size)
@@ -62,7 +70,7 @@ def load_model(
     resolved_dtype = resolve_dtype(dtype, checkpoint.spec, resolved_device)
     for notice in checkpoint.notices:
         logger.warning("%s: %s", path, notice)
-    model = _allocate(checkpoint.spec, resolved_dtype, resolved_device, group)
+    model = _allocate(checkpoint.spec, resolved_dtype, resolved_device, group, quantization)
     _fill(model, checkpoint.family.targets(checkpoint.spec), stored, on_progress)
     return model.eval()
 
@@ -90,24 +98,28 @@ def resolve_device(device: str) -> torch.device:
     return resolved
 
 
-def _allocate(spec: ModelSpec, dtype: torch.dtype, device: torch.device, group: Group) -> DiffusionDecoder:
+def _allocate(
+    spec: ModelSpec, dtype: torch.dtype, device: torch.device, group: Group, quantization: QuantizationName
+) -> DiffusionDecoder:
     """The model, its parameters uninitialised; CheckpointError if the device has not enough memory."""
-    needed, free = needed_bytes(spec, dtype, device, group.shard), free_bytes(device)
+    needed, free = needed_bytes(spec, dtype, device, group.shard, quantization), free_bytes(device)
     reason = (
-        f"the weights need {describe_bytes(needed)} in {str(dtype).removeprefix('torch.')}, but {device} has only "
+        f"the weights need {describe_bytes(needed)} in {describe_numbers(dtype, quantization)}, but {device} has only "
         f"{describe_bytes(free)} free"
     )
     if needed > free:
         raise CheckpointError(reason)
     try:
-        return DiffusionDecoder(spec, dtype, device, group)
+        return DiffusionDecoder(spec, dtype, device, group, quantization)
     except torch.OutOfMemoryError as error:
         raise CheckpointError(reason) from error
 
 
-def needed_bytes(spec: ModelSpec, dtype: torch.dtype, device: torch.device, shard: Shard) -> int:
+def needed_bytes(
+    spec: ModelSpec, dtype: torch.dtype, device: torch.device, shard: Shard, quantization: QuantizationName
+) -> int:
     """Bytes that the weights take on a rank's device; all ranks on CPUs have the same memory."""
-    return rank_bytes(spec, dtype, shard) * (1 if device.type == "cuda" else shard.size)
+    return rank_bytes(spec, dtype, shard, quantization) * (1 if device.type == "cuda" else shard.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +129,7 @@ class _Place:
     target: Target
     columns: range
     destination: Tensor  # [rows, len(columns)], a view
+    scale: Tensor | None  # [rows] float32, a view: the destination is quantised
 
 
 def _fill(
@@ -128,7 +141,8 @@ def _fill(
     for tensor in stored:
         target = targets[tensor.name]
         what = kept(target.name, model.spec, model.group.shard)
-        placed += list(_places(parameters[target.name], what, target, tensor))
+        scale = parameters.get(target.name + SCALE_SUFFIX)
+        placed += list(_places(parameters[target.name], scale, what, target, tensor))
     total = sum(rows.num_bytes for rows, _ in placed)
     done = 0
 
@@ -137,8 +151,12 @@ def _fill(
         target = place.target
         put = _compare if target.is_copy else _check if target.is_derived else _copy
         for first, piece in pieces:
-            wanted = piece[:, place.columns.start : place.columns.stop]
-            put(rows.name, wanted, place.destination[first : first + piece.shape[0]])
+            inside = slice(first, first + piece.shape[0])
+            if place.scale is not None:
+                _quantize(rows.name, piece, place, inside, model.dtype)
+            else:
+                wanted = piece[:, place.columns.start : place.columns.stop]
+                put(rows.name, wanted, place.destination[inside])
             done += piece.numel() * piece.element_size()
             on_progress(done, total)
 
@@ -148,7 +166,7 @@ def _fill(
 
 
 def _places(
-    parameter: Tensor, what: Kept, target: Target, tensor: StoredTensor
+    parameter: Tensor, scale: Tensor | None, what: Kept, target: Target, tensor: StoredTensor
 ) -> Iterator[tuple[StoredTensor, _Place]]:
     """The rows of a stored tensor that go into `parameter`, with where they go; none if it keeps nothing of them."""
     if target.expert is not None:
@@ -158,6 +176,7 @@ def _places(
                 return
             first_expert = what.experts.start
         parameter = parameter[target.expert - first_expert]
+        scale = None if scale is None else scale[target.expert - first_expert]
     matrix = parameter.view(parameter.shape[0], -1)  # a vector is one column
     columns = what.columns or range(tensor.num_columns)
     first_local = 0
@@ -165,7 +184,8 @@ def _places(
         start, stop = max(run.start, target.start), min(run.stop, target.start + tensor.shape[0])
         if start < stop:
             local = first_local + start - run.start
-            place = _Place(target, columns, matrix[local : local + stop - start])
+            inside = slice(local, local + stop - start)
+            place = _Place(target, columns, matrix[inside], None if scale is None else scale[inside])
             yield tensor.rows(start - target.start, stop - target.start), place
         first_local += len(run)
 
@@ -173,12 +193,29 @@ def _places(
 def _copy(name: str, piece: Tensor, destination: Tensor) -> None:
     """[n] to [n]. The result is what must be finite: a large value does not survive every conversion."""
     destination.copy_(piece)
-    least, greatest = torch.aminmax(destination)
+    _check_finite(name, piece, destination)
+
+
+def _quantize(name: str, piece: Tensor, place: _Place, inside: slice, dtype: torch.dtype) -> None:
+    """Whole rows to integers and scales; they must be finite in `dtype`, the activations' type, too.
+
+    Whatever columns a rank keeps, the scale is that of the whole row: all ranks round as one alone would.
+    """
+    assert place.scale is not None
+    values, scale = quantize(piece.to(place.destination.device))
+    _check_finite(name, piece, (scale * LARGEST).to(dtype))
+    place.destination[inside] = values[:, place.columns.start : place.columns.stop]
+    place.scale[inside] = scale
+
+
+def _check_finite(name: str, piece: Tensor, result: Tensor) -> None:
+    """CheckpointError unless what became of the piece is finite."""
+    least, greatest = torch.aminmax(result)
     if bool(torch.isfinite(least) & torch.isfinite(greatest)):
         return
     if not bool(torch.isfinite(piece).all()):
         raise CheckpointError(f"tensor {name} holds values that are not finite")
-    dtype = str(destination.dtype).removeprefix("torch.")
+    dtype = str(result.dtype).removeprefix("torch.")
     raise CheckpointError(f"tensor {name} holds values too large for {dtype}; try --dtype bfloat16 or float32")
 
 

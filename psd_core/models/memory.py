@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Final
 
 import torch
 
-from psd_core.models.group import Alone
+from psd_core.config import QuantizationName
+from psd_core.models.group import WHOLE, Alone
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.models.shard import Shard
 from psd_core.models.spec import ModelSpec
 
-_ROUTER_BYTES: Final = 4  # routers are float32 whatever the model's dtype is
+
+def weight_bytes(spec: ModelSpec, dtype: torch.dtype, quantization: QuantizationName = "none") -> int:
+    """Bytes of the parameters where `dtype` is the activations' type."""
+    return rank_bytes(spec, dtype, WHOLE, quantization)
 
 
-def weight_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Bytes of the parameters in `dtype`."""
-    router = spec.num_router_parameters
-    return (spec.num_parameters - router) * dtype.itemsize + router * _ROUTER_BYTES
-
-
-def rank_bytes(spec: ModelSpec, dtype: torch.dtype, shard: Shard) -> int:
+def rank_bytes(spec: ModelSpec, dtype: torch.dtype, shard: Shard, quantization: QuantizationName = "none") -> int:
     """Bytes of the parameters that one rank holds."""
-    model = DiffusionDecoder(spec, dtype, torch.device("meta"), Alone(shard))
+    model = DiffusionDecoder(spec, dtype, torch.device("meta"), Alone(shard), quantization)
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 
@@ -39,6 +36,12 @@ def free_bytes(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         return free
     return min(_free_in_system(Path("/proc/meminfo")), _free_in_group(Path("/sys/fs/cgroup")))
+
+
+def describe_numbers(dtype: torch.dtype, quantization: QuantizationName) -> str:
+    """The types of the weights in words: that of the activations, and that of quantised matrices."""
+    name = str(dtype).removeprefix("torch.")
+    return name if quantization == "none" else f"{name} and {quantization}"
 
 
 def describe_bytes(count: int) -> str:

@@ -80,11 +80,3 @@ class ModelSpec:
         embeddings = self.vocab_size * self.hidden_size * (1 if self.has_tied_head else 2)
         norms = (2 * self.num_layers + 1) * self.hidden_size
         return self.num_layers * attention + mlps + embeddings + norms
-
-    @property
-    def num_router_parameters(self) -> int:
-        """Weights of the routers, which stay float32; part of `num_parameters`."""
-        if self.experts is None:
-            return 0
-        per_layer = self.experts.num_experts * (self.hidden_size + (1 if self.experts.has_bias else 0))
-        return (self.num_layers - self.experts.num_dense_layers) * per_layer

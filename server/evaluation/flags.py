@@ -10,7 +10,7 @@ from typing import Final
 from server.evaluation.tasks import BUILT_IN_PROBLEMS
 from server.flags import FLAGS, Flag, whole
 from server.settings import add_flags
-from server.terminal.flags import checked
+from server.terminal.flags import WEIGHT_FLAGS, checked
 
 BATCH: Final = 16
 CONCURRENCY: Final = 8
@@ -18,7 +18,7 @@ BATCHED_TOKENS: Final = 2**16  # so many that drafts are not shed: what is measu
 MAX_TOKENS: Final = 128
 PLACE_FLAGS: Final = ("block_length", "cache", "canvas_blocks")
 MODEL_FLAGS: Final = (
-    *("model", "tokenizer", "chat_template", "dtype", "device", "threads", "max_model_len", "max_num_batched_tokens"),
+    *("model", "tokenizer", "chat_template", *WEIGHT_FLAGS, "threads", "max_model_len", "max_num_batched_tokens"),
     *PLACE_FLAGS,
     "api_key",
 )

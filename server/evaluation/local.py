@@ -44,6 +44,7 @@ class LocalSource:
             "architecture": facts.architecture,
             "num_parameters": facts.num_parameters,
             "dtype": facts.dtype,
+            "quantization": facts.quantization,
             "device": facts.device,
             "batch": settings.engine.max_num_seqs,
             "max_num_batched_tokens": settings.engine.max_num_batched_tokens,

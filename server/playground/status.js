@@ -53,7 +53,8 @@ export class Status {
     const drafted = samples.get("psd_drafted_tokens_total") ?? 0;
     const accepted = samples.get("psd_accepted_tokens_total") ?? 0;
     set("status-model", this.models.map((model) => model.id).join(", "));
-    set("status-device", infos.length ? `${label("device")} · ${label("dtype")}` : "loading");
+    const kinds = [label("device"), label("dtype"), label("quantization")].filter((text) => text !== "none");
+    set("status-device", infos.length ? kinds.join(" · ") : "loading");
     set("status-running", String(samples.get("psd_requests_running") ?? "–"));
     set("status-waiting", String(samples.get("psd_requests_waiting") ?? "–"));
     set("status-acceptance", drafted ? `${Math.round((accepted / drafted) * 100)} %` : "–");

@@ -12,11 +12,11 @@ from server.flags import FLAGS, Flag, Parser, number, whole
 from server.settings import Settings, add_flags
 
 DECODER_NAMES: Final = tuple(field.name for field in fields(DecoderConfig))
+WEIGHT_FLAGS: Final = ("dtype", "quantization", "device")
 SERVER_FLAGS: Final[tuple[Flag, ...]] = tuple(
     flag
     for flag in FLAGS
-    if flag.name
-    in {"model", "tokenizer", "chat_template", "dtype", "device", "max_model_len", "api_key", *DECODER_NAMES}
+    if flag.name in {"model", "tokenizer", "chat_template", *WEIGHT_FLAGS, "max_model_len", "api_key", *DECODER_NAMES}
 )
 
 

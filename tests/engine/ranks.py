@@ -15,6 +15,7 @@ from typing import Final, Self
 import torch
 import torch.distributed as dist
 
+from psd_core.config import QuantizationName
 from psd_core.errors import CheckpointError
 from psd_core.follower import Follower
 from psd_core.models.group import Ranks
@@ -23,6 +24,7 @@ from psd_core.models.loader import load_model
 from psd_core.models.shard import Shard
 
 CPU: Final = torch.device("cpu")
+QUANTISED: Final = "quantised"  # name of the folder of a checkpoint that is loaded in int8
 
 
 class OtherHalf:
@@ -53,14 +55,19 @@ class OtherHalf:
         fault = ranks.first_fault("")
         if fault:
             raise CheckpointError(fault)
-        return load_model(checkpoint, "float32", "cpu", group=ranks)
+        return load_model(checkpoint, "float32", "cpu", group=ranks, quantization=quantization_of(checkpoint))
+
+
+def quantization_of(checkpoint: Path) -> QuantizationName:
+    """As what both processes load a checkpoint."""
+    return "int8" if checkpoint.name == QUANTISED else "none"
 
 
 def follow(checkpoint: Path, meeting: Path) -> None:
     """Hold the other half until the test has done with it."""
     ranks = Ranks(Shard(1, 2), meeting, CPU)
     try:
-        model = load_model(checkpoint, "float32", "cpu", group=ranks)
+        model = load_model(checkpoint, "float32", "cpu", group=ranks, quantization=quantization_of(checkpoint))
     except CheckpointError as error:
         ranks.first_fault(str(error))
     else:

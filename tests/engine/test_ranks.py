@@ -24,7 +24,7 @@ from psd_core.models.shard import Shard, check_shards, kept
 from psd_core.request import Request, SamplingParams
 from tests.engine.drive import Driver
 from tests.engine.openpangu import write_openpangu
-from tests.engine.ranks import OtherHalf
+from tests.engine.ranks import QUANTISED, OtherHalf, quantization_of
 from tests.engine.tiny import tiny_spec
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
@@ -37,7 +37,9 @@ DAMAGED = "damaged"  # LLaDA with a value that is not finite in what rank 1 keep
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("checkpoints")
-    uneven, damaged = (Path(shutil.copytree(GOLDEN / "llada" / "ckpt", folder / name)) for name in (UNEVEN, DAMAGED))
+    uneven, damaged, quantised = (
+        Path(shutil.copytree(GOLDEN / "llada" / "ckpt", folder / name)) for name in (UNEVEN, DAMAGED, QUANTISED)
+    )
     for file in uneven.glob("*.safetensors"):
         tensors = load_file(file)
         save_file({name: tensor[:511] if len(tensor) == 512 else tensor for name, tensor in tensors.items()}, file)
@@ -53,7 +55,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made_up.mkdir()
     write_openpangu(made_up, 512, 511, mask_token_id=511)
     golden = {name: GOLDEN / name / "ckpt" for name in SHARED}
-    return golden | {OPENPANGU: made_up, UNEVEN: uneven, DAMAGED: damaged}
+    return golden | {OPENPANGU: made_up, UNEVEN: uneven, QUANTISED: quantised, DAMAGED: damaged}
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +84,12 @@ def requests_of(model: DiffusionDecoder) -> list[Request]:
     ]
 
 
-@pytest.mark.parametrize("name", [*SHARED, OPENPANGU, UNEVEN])
+@pytest.mark.parametrize("name", [*SHARED, OPENPANGU, UNEVEN, QUANTISED])
 def test_two_ranks_decode_as_one(name: str, checkpoints: dict[str, Path], other_half: OtherHalf) -> None:
     config = EngineConfig(max_num_batched_tokens=256, max_logit_rows=16)
-    whole = load_model(checkpoints[name], "float32", "cpu")
-    drivers = [Driver(model, config) for model in (other_half.load(checkpoints[name]), whole)]
+    checkpoint = checkpoints[name]
+    whole = load_model(checkpoint, "float32", "cpu", quantization=quantization_of(checkpoint))
+    drivers = [Driver(model, config) for model in (other_half.load(checkpoint), whole)]
     for driver in drivers:
         for request in requests_of(whole):
             driver.add(request)

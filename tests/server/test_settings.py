@@ -36,6 +36,7 @@ def test_repeated_flags_and_comma_lists_are_the_same() -> None:
         ("draft_increment", "0", ("--draft-increment", "between 1", "policy", "0")),
         ("draft_depth", "deep", ("--draft-depth", "between 0 and 32", "auto", "deep")),
         ("device", "tpu", ("--device", "cuda:N", "tpu")),
+        ("quantization", "int4", ("--quantization", "none, int8", "int4")),
         ("ssl_keyfile", "k.pem", ("--ssl-certfile",)),
     ],
 )
