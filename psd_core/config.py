@@ -142,6 +142,8 @@ class EngineConfig:
 
     max_num_seqs              sequences that may run at once
     max_num_batched_tokens    query tokens per forward; a single larger span runs alone
+    max_refresh_tokens        prompt tokens of causal models that a forward takes on while it denoises for others, unless
+                              those have more tokens themselves; a longer prompt takes several forwards
     max_model_len             context limit in tokens (prompt + canvas); None takes the model's own
     max_cache_tokens          slots of the key-value arena, in tokens; None takes room for max_num_seqs full
                               contexts with as much scratch, 2^18 slots, or half the device's free memory,
@@ -153,6 +155,7 @@ class EngineConfig:
 
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 8192
+    max_refresh_tokens: int = 256
     max_model_len: int | None = None
     max_cache_tokens: int | None = None
     max_logit_rows: int = 1024
@@ -162,6 +165,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _check_int("max_num_seqs", self.max_num_seqs, 1, 65_536)
         _check_int("max_num_batched_tokens", self.max_num_batched_tokens, 1, 2**24)
+        _check_int("max_refresh_tokens", self.max_refresh_tokens, 1, 2**24)
         _check_int("max_logit_rows", self.max_logit_rows, 1, 2**20)
         for name in ("max_model_len", "max_cache_tokens"):
             value = getattr(self, name)

@@ -34,7 +34,7 @@ def decide(plan: StepPlan, candidates: Sequence[Sequence[Candidates | None]]) ->
     """One decision per span, in the plan's order. `candidates` as `Runner.run` returns them."""
     decisions = []
     for span, scored in zip(plan.spans, candidates, strict=True):
-        if span.phase == "score":  # nothing is decided: the rows are independent questions
+        if span.phase == "score" or span.is_partial:  # nothing is decided: the rows are independent questions, or none
             decisions.append(Decision(span, tuple(scored), (0,)))
             continue
         decoder = span.request.decoder

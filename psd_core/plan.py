@@ -36,11 +36,14 @@ class Span:
     open_start: int | None = None
     is_first: bool = False  # the sequence's first span
     explores: bool = False  # carries drafts only to learn how often such drafts hold
+    is_partial: bool = False  # the beginning of a prompt, written to the cache; scores and decides nothing
     # Tokens of the answer in front of the block; empty unless penalties count them.
     generated_before: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def scored_positions(self, row: int) -> IntArray:
         """Block positions ([n]) of a row whose candidates are wanted: undecided ones, and those that may change."""
+        if self.is_partial:
+            return np.zeros(0, np.int64)
         state = self.rows[row]
         if self.phase == "score" or self.request.decoder.edit_threshold is None:
             return np.flatnonzero(~state.decided)
@@ -89,6 +92,7 @@ class Share:
     depth: int  # rows it has beside the first: drafts, branches, or prompt tokens to score
     most: int  # of them it may have
     explores: bool = False
+    is_partial: bool = False  # ends before the active block
 
     @property
     def width(self) -> int:
@@ -101,8 +105,54 @@ def draft_limit(sequence: Sequence) -> int:
     return 0 if sequence.candidates is None else sequence.request.decoder.num_guesses
 
 
+def portion_prompts(wanted: list[Share], budget: int, least: int, is_shifted: bool) -> list[Share]:
+    """Those of `wanted` that may take part in a forward of `budget` tokens, long prompts of causal models cut short.
+
+    least   prompt tokens that a forward takes on in any case; more only as long as they are no more than the others'
+            tokens. Where nobody else is there to wait for them, all that fit.
+    """
+    others = sum((1 + share.depth) * share.width for share in wanted if not _is_divisible(share))
+    room = min(budget, max(others, least)) if others else budget
+    found = []
+    for share in wanted:
+        if _is_divisible(share):
+            if not room:
+                continue
+            _shorten(share, room, is_shifted)
+            room = max(0, room - share.width)
+        found.append(share)
+    return found
+
+
+def _is_divisible(share: Share) -> bool:
+    """Whether a share is the refresh of a prompt that may be computed piece by piece.
+
+    That is what causal models see of it before the active block, if it is more than the one block of a later refresh.
+    Where attention looks both ways, every position depends on all others and a refresh is one forward.
+    """
+    sequence = share.sequence
+    if sequence.is_scoring or sequence.request.decoder.cache != "causal":
+        return False
+    return sequence.block_start - sequence.num_cached > sequence.block_length
+
+
+def _shorten(share: Share, room: int, is_shifted: bool) -> None:
+    """Cut a divisible refresh to its first `room` tokens, if it has more: whole blocks on a grid, at least one block."""
+    sequence, start = share.sequence, share.window.start
+    if share.width <= room:
+        return
+    unit = sequence.block_length if sequence.has_grid else 1
+    # A shifted model reads the first new token off the last prompt token: the last piece computes it.
+    most = sequence.block_start - int(is_shifted) - start
+    length = min(max(room, sequence.block_length), most) // unit * unit
+    assert length > 0
+    share.window, share.is_partial = Window(start, start + length, start), True
+
+
 def make_span(share: Share, mask_id: int, is_shifted: bool) -> Span:
     """The next span of a sequence, with at most as many drafts as its share has."""
+    if share.is_partial:
+        return _prompt_span(share)
     sequence, depth = share.sequence, share.depth
     rows = [sequence.state]
     if sequence.candidates is not None:
@@ -127,6 +177,24 @@ def make_span(share: Share, mask_id: int, is_shifted: bool) -> Span:
         is_first=sequence.first_forward_seconds is None,
         explores=share.explores and depth == share.most,
         generated_before=sequence.counted_before_block,
+    )
+
+
+def _prompt_span(share: Share) -> Span:
+    """A span that only writes the beginning of a prompt to the cache."""
+    sequence, window = share.sequence, share.window
+    return Span(
+        request=sequence.request,
+        phase="refresh",
+        rows=(sequence.state,),
+        token_ids=sequence.token_ids[None, window.start : window.stop].copy(),
+        window=window,
+        block_start=sequence.block_start,
+        slot_start=sequence.slot_start,
+        causal_block=sequence.block_length if sequence.has_grid else None,
+        open_start=sequence.block_start if sequence.attention == "context-causal" else None,
+        is_first=sequence.first_forward_seconds is None,
+        is_partial=True,
     )
 
 

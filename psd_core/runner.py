@@ -80,6 +80,9 @@ class Runner:
     def _score(self, hidden: Tensor, batch: Batch, plan: StepPlan) -> Scores:
         """Candidates of every scored position; at most `max_logit_rows` positions are projected at a time."""
         scored = scored_rows(plan, self.model.device)
+        if not batch.score_index.shape[0]:  # nothing but beginnings of prompts
+            nothing = hidden.new_empty(0, self.model.spec.vocab_size, dtype=torch.float32)
+            return choose(nothing, 0, scored, self._banned)
         chunks = []
         for start in range(0, batch.score_index.shape[0], self.max_logit_rows):
             index = batch.score_index[start : start + self.max_logit_rows]

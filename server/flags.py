@@ -159,6 +159,12 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("max_model_len", whole(1, 2**31), None, "context limit in tokens; absent: the model's own"),
     Flag("max_num_seqs", whole(1, 65_536), _ENGINE.max_num_seqs, "sequences that run at once per worker"),
     Flag("max_num_batched_tokens", whole(1, 2**24), _ENGINE.max_num_batched_tokens, "query tokens per forward"),
+    Flag(
+        "max_refresh_tokens",
+        whole(1, 2**24),
+        _ENGINE.max_refresh_tokens,
+        "prompt tokens per forward while others are answered; causal models",
+    ),
     Flag("max_cache_tokens", whole(1, 2**31), None, "slots of the key-value cache; absent: what fits the memory"),
     Flag("prefix_cache", switch, _ENGINE.prefix_cache, "false: requests that begin alike share nothing"),
     Flag("policy", choice(*POLICY_NAMES), _DECODER.policy, "default transfer policy"),
