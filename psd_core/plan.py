@@ -108,20 +108,21 @@ def draft_limit(sequence: Sequence) -> int:
 def portion_prompts(wanted: list[Share], budget: int, least: int, is_shifted: bool) -> list[Share]:
     """Those of `wanted` that may take part in a forward of `budget` tokens, long prompts of causal models cut short.
 
+    Prompts take their turns as they came, so the first is answered as early as can be, and the others wait.
+
     least   prompt tokens that a forward takes on in any case; more only as long as they are no more than the others'
             tokens. Where nobody else is there to wait for them, all that fit.
     """
     others = sum((1 + share.depth) * share.width for share in wanted if not _is_divisible(share))
     room = min(budget, max(others, least)) if others else budget
-    found = []
-    for share in wanted:
-        if _is_divisible(share):
-            if not room:
-                continue
+    waiting = set()
+    for share in sorted(filter(_is_divisible, wanted), key=lambda share: share.sequence.arrival_seconds):
+        if room:
             _shorten(share, room, is_shifted)
             room = max(0, room - share.width)
-        found.append(share)
-    return found
+        else:
+            waiting.add(share)
+    return [share for share in wanted if share not in waiting]
 
 
 def _is_divisible(share: Share) -> bool:
