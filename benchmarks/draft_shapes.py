@@ -12,13 +12,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from benchmarks.habits import LikelyChain, LikelyStates, OrderedChain
-from benchmarks.measuring import load_task, machine
+from benchmarks.measuring import load_task
 from benchmarks.shapes import (
     Fixed,
     Scene,
@@ -35,7 +36,7 @@ from benchmarks.shapes import (
 from benchmarks.trajectories import Trajectory, record
 from psd_core.assets import demo_path
 from psd_core.block import BlockState
-from psd_core.config import DecoderConfig, PolicyName
+from psd_core.config import POLICY_NAMES, DecoderConfig, PolicyName
 from psd_core.policies import Policy, make_policy
 
 Judge = Callable[[Scene, Sequence[BlockState], Sequence[BlockState]], tuple[int, int]]  # rows drafted, states that held
@@ -149,12 +150,19 @@ def shapes(threshold: float) -> Mapping[str, Callable[[], Shape]]:
     }
 
 
+ORACLES: Mapping[str, Callable[[Scene, BlockState], bool]] = {
+    "every beginning of the policy's order": is_ranked_prefix,
+    "every set of positions with stale tokens": has_stale_tokens,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=demo_path())
     parser.add_argument("--problems", type=int, default=350)
     parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--policy", nargs="+", choices=("threshold", "greedy"), default=["threshold", "greedy"])
+    policies = [name for name in POLICY_NAMES if name != "lopa"]
+    parser.add_argument("--policy", nargs="+", choices=policies, default=["threshold", "greedy"])
     parser.add_argument("--threshold", type=float, default=0.9)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 3, 7], help="drafted rows at most")
     parser.add_argument("--block-length", type=int, default=32)
@@ -175,7 +183,7 @@ def main() -> None:
         setting = f"threshold {given.threshold:g}" if name == "threshold" else name
         print(
             f"\n{setting}, `exact`, {given.problems} held-out problems, block {given.block_length}, max_tokens "
-            f"{given.max_tokens}, cache `none`, {machine(task.model, 'no')}."
+            f"{given.max_tokens}, cache `none`, {given.dtype}, no clock, {date.today()}."
         )
         for count in given.rows:
             print(f"\nAt most {count} drafted rows:\n\n| {columns} | tokens ÷ row |\n|{'---|' * 6}")
@@ -185,12 +193,6 @@ def main() -> None:
         for title, holds in ORACLES.items():
             tally = replay(trajectories, policy, judge_of_oracle(holds))
             print(tally.line(title, has_rows=False))
-
-
-ORACLES: Mapping[str, Callable[[Scene, BlockState], bool]] = {
-    "every beginning of the policy's order": is_ranked_prefix,
-    "every set of positions with stale tokens": has_stale_tokens,
-}
 
 
 if __name__ == "__main__":
