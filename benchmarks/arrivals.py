@@ -182,7 +182,8 @@ def main() -> None:
         f"{date.today()}. Milliseconds.\n"
     )
     print(
-        "| --max-refresh-tokens | gap p50 quiet | busy | p99 quiet | busy | p99 busy ÷ quiet | prompts | prompt to answer |"
+        "| --max-refresh-tokens | gap p50 quiet | busy | p99 quiet | busy | p99 busy ÷ quiet | prompts "
+        "| prompt to answer |"
         f"\n|{'---|' * 8}"
     )
     with tempfile.TemporaryDirectory(prefix="psd-arrivals-") as name:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.draft_shapes --problems 350 --rows 1 3 7
 
-The built-in model solves held-out problems by the policy alone. Its states are then replayed: under `exact` drafts never
+The built-in model solves held-out problems by the policy alone. Its states are then replayed: `exact` drafts never
 change them, so which drafts would have held is known without another forward. Shapes that learn do so on the way, and
 are judged on each step before they learn from it. The oracles say what no drafter of a kind can surpass.
 """

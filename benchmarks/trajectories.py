@@ -47,9 +47,7 @@ def record(task: Task, decoder: DecoderConfig, max_tokens: int, batch: int) -> l
     scheduler = Scheduler(config, 0, spec)
     runner = Runner(task.model, 0, config.max_logit_rows, (spec.mask_id,))
     for index, prompt in enumerate(task.prompts):
-        request = Request(
-            str(index), prompt, max_tokens, decoder, stop_ids=task.stop_ids, num_top_logprobs=NUM_CHOICES
-        )
+        request = Request(str(index), prompt, max_tokens, decoder, stop_ids=task.stop_ids, num_top_logprobs=NUM_CHOICES)
         scheduler.add(request, 0.0)
     steps: dict[tuple[int, int], list[tuple[BlockState, Candidates]]] = {}
     while scheduler.has_work():

@@ -138,7 +138,7 @@ def _is_divisible(share: Share) -> bool:
 
 
 def _shorten(share: Share, room: int, is_shifted: bool) -> None:
-    """Cut a divisible refresh to its first `room` tokens, if it has more: whole blocks on a grid, at least one block."""
+    """Cut a divisible refresh to its first `room` tokens, if it has more: whole blocks on a grid, at least one."""
     sequence, start = share.sequence, share.window.start
     if share.width <= room:
         return

@@ -106,8 +106,8 @@ class Scheduler:
         """Start what can start, then fill the next forward with up to `budget` query tokens. Changes no sequence.
 
         Whoever waited longest comes first and always gets its span, alone if it is larger than the budget; so every
-        running sequence is served within as many forwards as there are running sequences; only prompts that are computed
-        piece by piece wait for earlier ones. Where room is short, drafts are shed before sequences are, but only if that
+        running sequence is served within as many forwards as there are running sequences. Only prompts computed piece
+        by piece wait for earlier ones. Where room is short, drafts are shed before sequences are, but only if that
         cannot change the tokens (`exact`).
         """
         self._start_waiting()

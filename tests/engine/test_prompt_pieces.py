@@ -17,7 +17,7 @@ from tests.engine.tiny import MASK_ID, tiny_model, tiny_spec
 BLOCK = 4
 ROOM = 12
 DECODER = DecoderConfig(policy="topk", k=2, block_length=BLOCK, cache="causal", draft_depth=2)
-SHORT = Request("short", (5, 9, 2), 120, DECODER)
+SHORT = Request("short", (5, 9, 2), 60, DECODER)
 
 
 def model_of(kind: str) -> DiffusionDecoder:
@@ -30,7 +30,7 @@ def long_prompt(length: int, seed: int = 0) -> tuple[int, ...]:
     return tuple(chance.randrange(MASK_ID) for _ in range(length))
 
 
-@pytest.mark.parametrize("length", [7, 8, 39, 40, 41, 90])
+@pytest.mark.parametrize("length", [7, 40, 41, 70])
 @pytest.mark.parametrize("kind", ["plain", "shifted", "context-causal"])
 def test_a_prompt_in_pieces_is_answered_as_one_in_a_single_forward(kind: str, length: int) -> None:
     model = model_of(kind)
@@ -68,7 +68,7 @@ def test_no_forward_takes_on_more_of_prompts_than_it_may_while_others_are_answer
 
 def test_prompts_are_not_cut_where_nobody_waits_for_them() -> None:
     driver = Driver(model_of("plain"), EngineConfig(max_num_batched_tokens=4096, max_refresh_tokens=ROOM))
-    _, end = run_after(driver, Request("r", long_prompt(90), BLOCK, replace(DECODER, policy="greedy", draft_depth=0)))
+    _, end = run_after(driver, Request("r", long_prompt(88), BLOCK, replace(DECODER, policy="greedy", draft_depth=0)))
     assert end.figures.forwards == BLOCK
 
 
