@@ -15,12 +15,14 @@ PolicyName = Literal["greedy", "topk", "threshold", "factor", "entropy", "margin
 AcceptanceName = Literal["exact", "subset", "token"]
 CacheName = Literal["none", "prefix", "dual", "causal"]
 AttentionName = Literal["full", "block-causal", "context-causal"]
-DraftIncrement = int | Literal["policy"]
+IncrementName = Literal["policy", "subsets"]
+DraftIncrement = int | IncrementName
 DraftDepth = int | Literal["auto"]
 
 POLICY_NAMES: Final[tuple[str, ...]] = get_args(PolicyName)
 ACCEPTANCE_NAMES: Final[tuple[str, ...]] = get_args(AcceptanceName)
 CACHE_NAMES: Final[tuple[str, ...]] = get_args(CacheName)
+INCREMENT_NAMES: Final[tuple[str, ...]] = get_args(IncrementName)
 
 MAX_BLOCK_LENGTH: Final = 1024
 MAX_DRAFT_DEPTH: Final = 32
@@ -55,7 +57,9 @@ class DecoderConfig:
     block_length      positions denoised together, L
     draft_depth       number of drafted states per denoising step, D; 0 is the policy alone; "auto" is chosen before
                       each forward (psd_core.depths) if acceptance is `exact`, else 3
-    draft_increment   positions added per drafted state, or "policy": what the policy picks from stale candidates
+    draft_increment   positions added per drafted state, or "policy": what the policy picks from stale candidates, or
+                      "subsets": all sets of the most certain positions, {1}, {2}, {1, 2}, {3} …, which are not nested;
+                      needs acceptance `exact`, the one rule that takes drafts in any order
     acceptance        when a drafted state counts (psd_core.speculation.verify)
     cache             which positions a denoising forward computes (psd_core.kvcache.modes)
     edit_threshold    probability above which another candidate replaces a decided token of an open block (LLaDA2.1's
@@ -97,13 +101,7 @@ class DecoderConfig:
             if isinstance(self.draft_depth, str):
                 raise ConfigError("draft_depth", f"draft_depth must be an integer or 'auto', got {self.draft_depth!r}")
             _check_int("draft_depth", self.draft_depth, 0, MAX_DRAFT_DEPTH)
-        if self.draft_increment != "policy":
-            if isinstance(self.draft_increment, str):
-                raise ConfigError(
-                    "draft_increment",
-                    f"draft_increment must be an integer or 'policy', got {self.draft_increment!r}",
-                )
-            _check_int("draft_increment", self.draft_increment, 1, MAX_BLOCK_LENGTH)
+        self._check_increment()
         _check_int("max_edit_passes", self.max_edit_passes, 1, 1024)
         if self.edit_threshold is not None:
             _check_number("edit_threshold", self.edit_threshold, 0.0, 1.0)
@@ -116,6 +114,22 @@ class DecoderConfig:
         if self.canvas_blocks is not None:
             _check_int("canvas_blocks", self.canvas_blocks, 0, 1_000_000)
 
+    def _check_increment(self) -> None:
+        if not isinstance(self.draft_increment, str):
+            _check_int("draft_increment", self.draft_increment, 1, MAX_BLOCK_LENGTH)
+            return
+        if self.draft_increment not in INCREMENT_NAMES:
+            names = " or ".join(repr(name) for name in INCREMENT_NAMES)
+            raise ConfigError(
+                "draft_increment", f"draft_increment must be an integer or {names}, got {self.draft_increment!r}"
+            )
+        if self.draft_increment == "subsets" and self.acceptance != "exact":
+            raise ConfigError(
+                "draft_increment",
+                "draft_increment 'subsets' needs acceptance 'exact': the other rules take nested drafts only; got "
+                f"{self.acceptance!r}",
+            )
+
     @property
     def num_guesses(self) -> int:
         """Rows that a denoising forward may carry beside the block's own state."""
@@ -124,6 +138,11 @@ class DecoderConfig:
         if self.draft_depth == "auto":
             return MAX_AUTO_DEPTH if self.has_auto_depth else FIXED_AUTO_DEPTH
         return self.draft_depth
+
+    @property
+    def has_chain(self) -> bool:
+        """Whether guesses are nested, so that a row's number says how deep it is."""
+        return self.policy != "lopa" and self.draft_increment != "subsets"
 
     @property
     def has_auto_depth(self) -> bool:

@@ -6,22 +6,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from psd_core.block import BlockState, IntArray
+from psd_core.block import BlockState, Candidates, IntArray
 from psd_core.editing import Editor, make_editor
 from psd_core.events import SpanPhase
 from psd_core.kvcache.modes import Window, denoise_window, refresh_window
 from psd_core.request import Request
 from psd_core.sequence import Sequence
-from psd_core.speculation import branch_out, draft_chain
+from psd_core.speculation import branch_out, draft_chain, draft_subsets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span:
     """What one sequence contributes to one forward.
 
-    A complete row is not computed unless tokens are edited: it needs no logits, and its parent judges it. Drafts are
-    nested and branches never complete, so only the last row can be complete; `token_ids` then has one row less than
-    `rows`. All positions are absolute.
+    A complete row is not computed unless tokens are edited: it needs no logits, and its parent judges it. Chains are
+    nested, sets and branches never complete, so only the last row can be complete; `token_ids` then has one row less
+    than `rows`. All positions are absolute.
     """
 
     request: Request
@@ -61,8 +61,8 @@ class Span:
 
     @property
     def num_drafted(self) -> int:
-        """Positions that the deepest draft filled beyond the sequence's own state; none when scoring."""
-        return 0 if self.phase == "score" else self.rows[0].num_masked - self.rows[-1].num_masked
+        """Positions that the largest draft filled beyond the sequence's own state; none when scoring."""
+        return 0 if self.phase == "score" else self.rows[0].num_masked - min(row.num_masked for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +157,7 @@ def make_span(share: Share, mask_id: int, is_shifted: bool) -> Span:
     sequence, depth = share.sequence, share.depth
     rows = [sequence.state]
     if sequence.candidates is not None:
-        decoder = sequence.request.decoder
-        if decoder.policy == "lopa":
-            rows += branch_out(sequence.state, sequence.candidates, sequence.policy, depth)
-        else:
-            rows += draft_chain(sequence.state, sequence.candidates, sequence.policy, depth, decoder.draft_increment)
+        rows += _guesses(sequence, sequence.candidates, depth)
     phase, window = next_window(sequence, is_shifted)
     is_judged_by_parent = rows[-1].is_complete and sequence.request.decoder.edit_threshold is None
     computed = rows[:-1] if is_judged_by_parent else rows
@@ -179,6 +175,16 @@ def make_span(share: Share, mask_id: int, is_shifted: bool) -> Span:
         explores=share.explores and depth == share.most,
         generated_before=sequence.counted_before_block,
     )
+
+
+def _guesses(sequence: Sequence, stale: Candidates, depth: int) -> list[BlockState]:
+    """The rows beside the sequence's own: its drafts, or its branches."""
+    state, policy, decoder = sequence.state, sequence.policy, sequence.request.decoder
+    if decoder.policy == "lopa":
+        return branch_out(state, stale, policy, depth)
+    if decoder.draft_increment == "subsets":
+        return draft_subsets(state, stale, policy, depth)
+    return draft_chain(state, stale, policy, depth, decoder.draft_increment)
 
 
 def _prompt_span(share: Share) -> Span:

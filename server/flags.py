@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-from psd_core.config import ACCEPTANCE_NAMES, CACHE_NAMES, POLICY_NAMES, DecoderConfig, EngineConfig
+from psd_core.config import ACCEPTANCE_NAMES, CACHE_NAMES, INCREMENT_NAMES, POLICY_NAMES, DecoderConfig, EngineConfig
 from server.logs import LOG_FORMATS
 from server.tuning import DEFAULTS
 
@@ -121,17 +121,17 @@ def switch(value: str) -> bool:
     return known[value.lower()]
 
 
-def whole_or(word: str, low: int, high: int) -> Parser:
-    """An integer in [low, high], or the one word."""
+def whole_or(words: tuple[str, ...], low: int, high: int) -> Parser:
+    """An integer in [low, high], or one of the words."""
     parse_whole = whole(low, high)
 
     def parse(value: str) -> int | str:
-        if value == word:
+        if value in words:
             return value
         try:
             return cast(int, parse_whole(value))
         except ValueError as error:
-            raise ValueError(f"{error}, or the word {word}") from None
+            raise ValueError(f"{error}, or the word {' or '.join(words)}") from None
 
     return parse
 
@@ -178,15 +178,15 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("block_length", whole(1, 1024), None, "default positions denoised together; absent: the model's own, or 32"),
     Flag(
         "draft_depth",
-        whole_or("auto", 0, 32),
+        whole_or(("auto",), 0, 32),
         _DECODER.draft_depth,
         "default number of drafted states; 0 drafts nothing, auto chooses for every forward",
     ),
     Flag(
         "draft_increment",
-        whole_or("policy", 1, 1024),
+        whole_or(INCREMENT_NAMES, 1, 1024),
         _DECODER.draft_increment,
-        "default positions per draft, or policy",
+        "default positions per draft, or policy, or subsets",
     ),
     Flag("acceptance", choice(*ACCEPTANCE_NAMES), _DECODER.acceptance, "default acceptance rule"),
     Flag("cache", choice(*CACHE_NAMES), None, "default cache mode; absent: causal where it is exact, else none"),
