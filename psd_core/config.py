@@ -16,13 +16,15 @@ AcceptanceName = Literal["exact", "subset", "token"]
 CacheName = Literal["none", "prefix", "dual", "causal"]
 QuantizationName = Literal["none", "int8"]
 AttentionName = Literal["full", "block-causal", "context-causal"]
-DraftIncrement = int | Literal["policy"]
+IncrementName = Literal["policy", "subsets"]
+DraftIncrement = int | IncrementName
 DraftDepth = int | Literal["auto"]
 
 POLICY_NAMES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
 ACCEPTANCE_NAMES: Final[tuple[AcceptanceName, ...]] = get_args(AcceptanceName)
 CACHE_NAMES: Final[tuple[CacheName, ...]] = get_args(CacheName)
 QUANTIZATION_NAMES: Final[tuple[QuantizationName, ...]] = get_args(QuantizationName)
+INCREMENT_NAMES: Final[tuple[IncrementName, ...]] = get_args(IncrementName)
 
 MAX_BLOCK_LENGTH: Final = 1024
 MAX_DRAFT_DEPTH: Final = 32
@@ -57,7 +59,9 @@ class DecoderConfig:
     block_length      positions denoised together, L
     draft_depth       number of drafted states per denoising step, D; 0 is the policy alone; "auto" is chosen before
                       each forward (psd_core.depths) if acceptance is `exact`, else 3
-    draft_increment   positions added per drafted state, or "policy": what the policy picks from stale candidates
+    draft_increment   positions added per drafted state, or "policy": what the policy picks from stale candidates, or
+                      "subsets": all sets of the most certain positions, {1}, {2}, {1, 2}, {3} …, which are not nested;
+                      needs acceptance `exact`, the one rule that takes drafts in any order
     acceptance        when a drafted state counts (psd_core.speculation.verify)
     cache             which positions a denoising forward computes (psd_core.kvcache.modes)
     edit_threshold    probability above which another candidate replaces a decided token of an open block (LLaDA2.1's
@@ -99,13 +103,7 @@ class DecoderConfig:
             if isinstance(self.draft_depth, str):
                 raise ConfigError("draft_depth", f"draft_depth must be an integer or 'auto', got {self.draft_depth!r}")
             _check_int("draft_depth", self.draft_depth, 0, MAX_DRAFT_DEPTH)
-        if self.draft_increment != "policy":
-            if isinstance(self.draft_increment, str):
-                raise ConfigError(
-                    "draft_increment",
-                    f"draft_increment must be an integer or 'policy', got {self.draft_increment!r}",
-                )
-            _check_int("draft_increment", self.draft_increment, 1, MAX_BLOCK_LENGTH)
+        self._check_increment()
         _check_int("max_edit_passes", self.max_edit_passes, 1, 1024)
         if self.edit_threshold is not None:
             _check_number("edit_threshold", self.edit_threshold, 0.0, 1.0)
@@ -118,6 +116,22 @@ class DecoderConfig:
         if self.canvas_blocks is not None:
             _check_int("canvas_blocks", self.canvas_blocks, 0, 1_000_000)
 
+    def _check_increment(self) -> None:
+        if not isinstance(self.draft_increment, str):
+            _check_int("draft_increment", self.draft_increment, 1, MAX_BLOCK_LENGTH)
+            return
+        if self.draft_increment not in INCREMENT_NAMES:
+            names = " or ".join(repr(name) for name in INCREMENT_NAMES)
+            raise ConfigError(
+                "draft_increment", f"draft_increment must be an integer or {names}, got {self.draft_increment!r}"
+            )
+        if self.draft_increment == "subsets" and self.acceptance != "exact":
+            raise ConfigError(
+                "draft_increment",
+                "draft_increment 'subsets' needs acceptance 'exact': the other rules take nested drafts only; got "
+                f"{self.acceptance!r}",
+            )
+
     @property
     def num_guesses(self) -> int:
         """Rows that a denoising forward may carry beside the block's own state."""
@@ -126,6 +140,11 @@ class DecoderConfig:
         if self.draft_depth == "auto":
             return MAX_AUTO_DEPTH if self.has_auto_depth else FIXED_AUTO_DEPTH
         return self.draft_depth
+
+    @property
+    def has_chain(self) -> bool:
+        """Whether guesses are nested, so that a row's number says how deep it is."""
+        return self.policy != "lopa" and self.draft_increment != "subsets"
 
     @property
     def has_auto_depth(self) -> bool:
@@ -143,7 +162,9 @@ class EngineConfig:
     """Limits of one engine.
 
     max_num_seqs              sequences that may run at once
-    max_num_batched_tokens    query tokens per forward; a single larger span runs alone
+    max_num_batched_tokens    query tokens per forward; a single larger span that cannot be cut runs alone
+    max_refresh_tokens        prompt tokens of causal models that a forward takes on while it denoises for others,
+                              unless those have more tokens themselves; a longer prompt takes several forwards
     max_model_len             context limit in tokens (prompt + canvas); None takes the model's own
     max_cache_tokens          slots of the key-value arena, in tokens; None takes room for max_num_seqs full
                               contexts with as much scratch, 2^18 slots, or half the device's free memory,
@@ -155,6 +176,7 @@ class EngineConfig:
 
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 8192
+    max_refresh_tokens: int = 256
     max_model_len: int | None = None
     max_cache_tokens: int | None = None
     max_logit_rows: int = 1024
@@ -164,6 +186,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _check_int("max_num_seqs", self.max_num_seqs, 1, 65_536)
         _check_int("max_num_batched_tokens", self.max_num_batched_tokens, 1, 2**24)
+        _check_int("max_refresh_tokens", self.max_refresh_tokens, 1, 2**24)
         _check_int("max_logit_rows", self.max_logit_rows, 1, 2**20)
         for name in ("max_model_len", "max_cache_tokens"):
             value = getattr(self, name)

@@ -21,8 +21,11 @@ class Decision:
 
     @property
     def accepted_depth(self) -> int:
-        """Depth of the deepest accepted draft; 0 is the sequence's own state, 1 any branch."""
-        return len(self.path) - 1 if self.span.request.decoder.policy == "lopa" else self.path[-1]
+        """Depth of the deepest accepted draft; 0 is the sequence's own state, 1 any branch.
+
+        Of drafts that are not nested, the number of them passed through.
+        """
+        return self.path[-1] if self.span.request.decoder.has_chain else len(self.path) - 1
 
     @property
     def num_accepted(self) -> int:
@@ -34,7 +37,7 @@ def decide(plan: StepPlan, candidates: Sequence[Sequence[Candidates | None]]) ->
     """One decision per span, in the plan's order. `candidates` as `Runner.run` returns them."""
     decisions = []
     for span, scored in zip(plan.spans, candidates, strict=True):
-        if span.phase == "score":  # nothing is decided: the rows are independent questions
+        if span.phase == "score" or span.is_partial:  # nothing is decided: the rows are independent questions, or none
             decisions.append(Decision(span, tuple(scored), (0,)))
             continue
         decoder = span.request.decoder

@@ -6,22 +6,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from psd_core.block import BlockState, IntArray
+from psd_core.block import BlockState, Candidates, IntArray
 from psd_core.editing import Editor, make_editor
 from psd_core.events import SpanPhase
 from psd_core.kvcache.modes import Window, denoise_window, refresh_window
 from psd_core.request import Request
 from psd_core.sequence import Sequence
-from psd_core.speculation import branch_out, draft_chain
+from psd_core.speculation import branch_out, draft_chain, draft_subsets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span:
     """What one sequence contributes to one forward.
 
-    A complete row is not computed unless tokens are edited: it needs no logits, and its parent judges it. Drafts are
-    nested and branches never complete, so only the last row can be complete; `token_ids` then has one row less than
-    `rows`. All positions are absolute.
+    A complete row is not computed unless tokens are edited: it needs no logits, and its parent judges it. Chains are
+    nested, sets and branches never complete, so only the last row can be complete; `token_ids` then has one row less
+    than `rows`. All positions are absolute.
     """
 
     request: Request
@@ -36,11 +36,14 @@ class Span:
     open_start: int | None = None
     is_first: bool = False  # the sequence's first span
     explores: bool = False  # carries drafts only to learn how often such drafts hold
+    is_partial: bool = False  # the beginning of a prompt, written to the cache; scores and decides nothing
     # Tokens of the answer in front of the block; empty unless penalties count them.
     generated_before: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def scored_positions(self, row: int) -> IntArray:
         """Block positions ([n]) of a row whose candidates are wanted: undecided ones, and those that may change."""
+        if self.is_partial:
+            return np.zeros(0, np.int64)
         state = self.rows[row]
         if self.phase == "score" or self.request.decoder.edit_threshold is None:
             return np.flatnonzero(~state.decided)
@@ -58,8 +61,8 @@ class Span:
 
     @property
     def num_drafted(self) -> int:
-        """Positions that the deepest draft filled beyond the sequence's own state; none when scoring."""
-        return 0 if self.phase == "score" else self.rows[0].num_masked - self.rows[-1].num_masked
+        """Positions that the largest draft filled beyond the sequence's own state; none when scoring."""
+        return 0 if self.phase == "score" else self.rows[0].num_masked - min(row.num_masked for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class Share:
     depth: int  # rows it has beside the first: drafts, branches, or prompt tokens to score
     most: int  # of them it may have
     explores: bool = False
+    is_partial: bool = False  # ends before the active block
 
     @property
     def width(self) -> int:
@@ -101,16 +105,59 @@ def draft_limit(sequence: Sequence) -> int:
     return 0 if sequence.candidates is None else sequence.request.decoder.num_guesses
 
 
+def portion_prompts(wanted: list[Share], budget: int, least: int, is_shifted: bool) -> list[Share]:
+    """Those of `wanted` that may take part in a forward of `budget` tokens, long prompts of causal models cut short.
+
+    Prompts take their turns as they came, so the first is answered as early as can be, and the others wait.
+
+    least   prompt tokens that a forward takes on in any case; more only as long as they are no more than the others'
+            tokens. Where nobody else is there to wait for them, all that fit.
+    """
+    others = sum((1 + share.depth) * share.width for share in wanted if not _is_divisible(share))
+    room = min(budget, max(others, least)) if others else budget
+    waiting = set()
+    for share in sorted(filter(_is_divisible, wanted), key=lambda share: share.sequence.arrival_seconds):
+        if room:
+            _shorten(share, room, is_shifted)
+            room = max(0, room - share.width)
+        else:
+            waiting.add(share)
+    return [share for share in wanted if share not in waiting]
+
+
+def _is_divisible(share: Share) -> bool:
+    """Whether a share is the refresh of a prompt that may be computed piece by piece.
+
+    That is what causal models see of it before the active block, if it is more than the one block of a later refresh.
+    Where attention looks both ways, every position depends on all others and a refresh is one forward.
+    """
+    sequence = share.sequence
+    if sequence.is_scoring or sequence.request.decoder.cache != "causal":
+        return False
+    return sequence.block_start - sequence.num_cached > sequence.block_length
+
+
+def _shorten(share: Share, room: int, is_shifted: bool) -> None:
+    """Cut a divisible refresh to its first `room` tokens, if it has more: whole blocks on a grid, at least one."""
+    sequence, start = share.sequence, share.window.start
+    if share.width <= room:
+        return
+    unit = sequence.block_length if sequence.has_grid else 1
+    # A shifted model reads the first new token off the last prompt token: the last piece computes it.
+    most = sequence.block_start - int(is_shifted) - start
+    length = min(max(room, sequence.block_length), most) // unit * unit
+    assert length > 0
+    share.window, share.is_partial = Window(start, start + length, start), True
+
+
 def make_span(share: Share, mask_id: int, is_shifted: bool) -> Span:
     """The next span of a sequence, with at most as many drafts as its share has."""
+    if share.is_partial:
+        return _prompt_span(share)
     sequence, depth = share.sequence, share.depth
     rows = [sequence.state]
     if sequence.candidates is not None:
-        decoder = sequence.request.decoder
-        if decoder.policy == "lopa":
-            rows += branch_out(sequence.state, sequence.candidates, sequence.policy, depth)
-        else:
-            rows += draft_chain(sequence.state, sequence.candidates, sequence.policy, depth, decoder.draft_increment)
+        rows += _guesses(sequence, sequence.candidates, depth)
     phase, window = next_window(sequence, is_shifted)
     is_judged_by_parent = rows[-1].is_complete and sequence.request.decoder.edit_threshold is None
     computed = rows[:-1] if is_judged_by_parent else rows
@@ -127,6 +174,34 @@ def make_span(share: Share, mask_id: int, is_shifted: bool) -> Span:
         is_first=sequence.first_forward_seconds is None,
         explores=share.explores and depth == share.most,
         generated_before=sequence.counted_before_block,
+    )
+
+
+def _guesses(sequence: Sequence, stale: Candidates, depth: int) -> list[BlockState]:
+    """The rows beside the sequence's own: its drafts, or its branches."""
+    state, policy, decoder = sequence.state, sequence.policy, sequence.request.decoder
+    if decoder.policy == "lopa":
+        return branch_out(state, stale, policy, depth)
+    if decoder.draft_increment == "subsets":
+        return draft_subsets(state, stale, policy, depth)
+    return draft_chain(state, stale, policy, depth, decoder.draft_increment)
+
+
+def _prompt_span(share: Share) -> Span:
+    """A span that only writes the beginning of a prompt to the cache."""
+    sequence, window = share.sequence, share.window
+    return Span(
+        request=sequence.request,
+        phase="refresh",
+        rows=(sequence.state,),
+        token_ids=sequence.token_ids[None, window.start : window.stop].copy(),
+        window=window,
+        block_start=sequence.block_start,
+        slot_start=sequence.slot_start,
+        causal_block=sequence.block_length if sequence.has_grid else None,
+        open_start=sequence.block_start if sequence.attention == "context-causal" else None,
+        is_first=sequence.first_forward_seconds is None,
+        is_partial=True,
     )
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from psd_core.block import BlockState, IntArray
 from psd_core.decide import Decision
 from psd_core.events import CanvasEvent, FinishedEvent, PromptEvent, TokensEvent, TopEntries
 from psd_core.sequence import Sequence
@@ -86,7 +89,7 @@ def canvas_event(sequence: Sequence, decision: Decision) -> CanvasEvent:
         candidate_ids=tuple(candidate_ids),
         confidences=tuple(confidences),
         depths=tuple(depths),
-        rejected=tuple((span.rows[-1].filled_since(span.rows[accepted_row]) - offset).tolist()),
+        rejected=tuple((_rejected(span.rows, accepted_row) - offset).tolist()),
         phase=span.phase,
         forwards=sequence.forwards,
         steps=sequence.denoising_steps,
@@ -95,3 +98,8 @@ def canvas_event(sequence: Sequence, decision: Decision) -> CanvasEvent:
         accepted=decision.num_accepted,
         canvas_length=sequence.canvas_end - sequence.num_prompt,
     )
+
+
+def _rejected(rows: tuple[BlockState, ...], accepted_row: int) -> IntArray:
+    """Positions ([n], ascending) that some row had decided and the accepted one has not."""
+    return np.flatnonzero(np.any([row.decided for row in rows], axis=0) & ~rows[accepted_row].decided)

@@ -96,6 +96,9 @@ class Runner:
     def _score(self, hidden: Tensor, score_index: Tensor, plan: StepPlan) -> Scores:
         """Candidates of every scored position; at most `max_logit_rows` positions are projected at a time."""
         scored = scored_rows(plan, self.model.device)
+        if not score_index.shape[0]:  # nothing but beginnings of prompts
+            nothing = hidden.new_empty(0, self.model.spec.vocab_size, dtype=torch.float32)
+            return choose(nothing, 0, scored, self._banned)
         chunks = []
         for start in range(0, score_index.shape[0], self.max_logit_rows):
             index = score_index[start : start + self.max_logit_rows]

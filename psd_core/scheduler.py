@@ -27,6 +27,7 @@ from psd_core.plan import (
     make_scoring_span,
     make_span,
     next_window,
+    portion_prompts,
     scores_with_cache,
     scoring_limit,
     scoring_window,
@@ -105,8 +106,9 @@ class Scheduler:
         """Start what can start, then fill the next forward with up to `budget` query tokens. Changes no sequence.
 
         Whoever waited longest comes first and always gets its span, alone if it is larger than the budget; so every
-        running sequence is served within as many forwards as there are running sequences. Where room is short,
-        drafts are shed before sequences are, but only if that cannot change the tokens (`exact`).
+        running sequence is served within as many forwards as there are running sequences. Only prompts computed piece
+        by piece wait for earlier ones. Where room is short, drafts are shed before sequences are, but only if that
+        cannot change the tokens (`exact`).
         """
         self._start_waiting()
         return StepPlan(tuple(self._span(share) for share in self._shares(budget)))
@@ -125,8 +127,9 @@ class Scheduler:
         """Who takes part and with how many more rows: everybody's first row, then further ones level by level."""
         shares: list[Share] = []
         # sorted() is stable: among equals the longest-running comes first.
-        for sequence in sorted(self._running.values(), key=lambda sequence: sequence.last_scheduled_step):
-            share = self._first_share(sequence)
+        in_turn = sorted(self._running.values(), key=lambda sequence: sequence.last_scheduled_step)
+        wanted = [self._first_share(sequence) for sequence in in_turn]
+        for share in portion_prompts(wanted, budget, self._config.max_refresh_tokens, self._is_shifted):
             if shares and (1 + share.depth) * share.width > budget:
                 continue
             shares.append(share)
@@ -169,6 +172,9 @@ class Scheduler:
             _count(sequence, decision, started_seconds, now_seconds)
             if decision.span.is_first and sequence.is_scored_at_start:
                 outcome.prompts.append(prompt_event(sequence))
+            if decision.span.is_partial:
+                sequence.num_cached = decision.span.window.stop
+                continue
             if decision.span.phase == "score":
                 self._record_scores(sequence, decision)
                 if sequence.is_scoring:

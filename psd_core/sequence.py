@@ -125,13 +125,13 @@ class Sequence:
 
         rows, candidates, path as in `speculation.verify.accept`. A block that completes makes way for the next.
         """
-        is_branch = self.request.decoder.policy == "lopa"
-        for parent, child in pairwise(path):
+        is_branch, has_chain = self.request.decoder.policy == "lopa", self.request.decoder.has_chain
+        for number, (parent, child) in enumerate(pairwise(path), 1):
             # A draft's tokens were judged by its parent; nobody judged those of a branch.
             scored = self.candidates if is_branch else candidates[parent]
             assert scored is not None
             filled = rows[child].filled_since(rows[parent])
-            self._record(rows[child], filled, scored, depth=1 if is_branch else child)
+            self._record(rows[child], filled, scored, depth=child if has_chain else number)
         state, scored = rows[path[-1]], candidates[path[-1]]
         self.denoising_steps += len(path) - (scored is None)  # accepted states, and the policy's own step below
         is_open = False

@@ -11,6 +11,7 @@ from typing import Final, cast
 from psd_core.config import (
     ACCEPTANCE_NAMES,
     CACHE_NAMES,
+    INCREMENT_NAMES,
     POLICY_NAMES,
     QUANTIZATION_NAMES,
     DecoderConfig,
@@ -128,17 +129,17 @@ def switch(value: str) -> bool:
     return known[value.lower()]
 
 
-def whole_or(word: str, low: int, high: int) -> Parser:
-    """An integer in [low, high], or the one word."""
+def whole_or(words: tuple[str, ...], low: int, high: int) -> Parser:
+    """An integer in [low, high], or one of the words."""
     parse_whole = whole(low, high)
 
     def parse(value: str) -> int | str:
-        if value == word:
+        if value in words:
             return value
         try:
             return cast(int, parse_whole(value))
         except ValueError as error:
-            raise ValueError(f"{error}, or the word {word}") from None
+            raise ValueError(f"{error}, or the word {' or '.join(words)}") from None
 
     return parse
 
@@ -167,6 +168,12 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("max_model_len", whole(1, 2**31), None, "context limit in tokens; absent: the model's own"),
     Flag("max_num_seqs", whole(1, 65_536), _ENGINE.max_num_seqs, "sequences that run at once per worker"),
     Flag("max_num_batched_tokens", whole(1, 2**24), _ENGINE.max_num_batched_tokens, "query tokens per forward"),
+    Flag(
+        "max_refresh_tokens",
+        whole(1, 2**24),
+        _ENGINE.max_refresh_tokens,
+        "prompt tokens per forward while others are answered; causal models",
+    ),
     Flag("max_cache_tokens", whole(1, 2**31), None, "slots of the key-value cache; absent: what fits the memory"),
     Flag("prefix_cache", switch, _ENGINE.prefix_cache, "false: requests that begin alike share nothing"),
     Flag("compile", switch, False, "true: layers go through torch.compile at start; needs a compiler"),
@@ -182,15 +189,15 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("block_length", whole(1, 1024), None, "default positions denoised together; absent: the model's own, or 32"),
     Flag(
         "draft_depth",
-        whole_or("auto", 0, 32),
+        whole_or(("auto",), 0, 32),
         _DECODER.draft_depth,
         "default number of drafted states; 0 drafts nothing, auto chooses for every forward",
     ),
     Flag(
         "draft_increment",
-        whole_or("policy", 1, 1024),
+        whole_or(INCREMENT_NAMES, 1, 1024),
         _DECODER.draft_increment,
-        "default positions per draft, or policy",
+        "default positions per draft, or policy, or subsets",
     ),
     Flag("acceptance", choice(*ACCEPTANCE_NAMES), _DECODER.acceptance, "default acceptance rule"),
     Flag("cache", choice(*CACHE_NAMES), None, "default cache mode; absent: causal where it is exact, else none"),

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 
+from psd_core.config import INCREMENT_NAMES
 from psd_core.request import MAX_TOP_LOGPROBS, MIN_REPETITION_PENALTY, SEED_HIGH, SEED_LOW
 from server.body import JsonObject
 from server.conversation import ChatMessage, ConversationFields, check_conversation
@@ -94,8 +95,10 @@ class PsdFields(Fields):
     window: Int | None = None
     branches: Int | None = None
     block_length: Int | None = None
-    draft_depth: Annotated[int | str | None, BeforeValidator(lambda value: _whole_or(value, "auto"))] = None
-    draft_increment: Annotated[int | str | None, BeforeValidator(lambda value: _whole_or(value, "policy"))] = None
+    draft_depth: Annotated[int | str | None, BeforeValidator(lambda value: _whole_or(value, ("auto",)))] = None
+    draft_increment: Annotated[int | str | None, BeforeValidator(lambda value: _whole_or(value, INCREMENT_NAMES))] = (
+        None
+    )
     acceptance: Text | None = None
     cache: Text | None = None
     canvas_blocks: Int | None = None
@@ -103,10 +106,10 @@ class PsdFields(Fields):
     max_edit_passes: Int | None = None
 
 
-def _whole_or(value: object, word: str) -> object:
+def _whole_or(value: object, words: tuple[str, ...]) -> object:
     number = int(value) if isinstance(value, float) and value.is_integer() else value
-    if value != word and type(number) is not int:
-        raise ValueError(f"must be an integer or {word!r}")
+    if value not in words and type(number) is not int:
+        raise ValueError(f"must be an integer or {' or '.join(map(repr, words))}")
     return number
 
 

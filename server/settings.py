@@ -160,6 +160,7 @@ def _build(values: Mapping[str, object]) -> Settings:
         engine=EngineConfig(
             max_num_seqs=cast(int, values["max_num_seqs"]),
             max_num_batched_tokens=cast(int, values["max_num_batched_tokens"]),
+            max_refresh_tokens=cast(int, values["max_refresh_tokens"]),
             max_logit_rows=cast(int, values["max_logit_rows"]),
             max_model_len=cast("int | None", values["max_model_len"]),
             max_cache_tokens=cast("int | None", values["max_cache_tokens"]),

@@ -1,6 +1,7 @@
 """Drafts: guesses at the next states of a block, made from the confidences at hand, without a model call.
 
-Drafts are nested: each adds to the one before the undecided positions that the policy would take next.
+Drafts form a chain, each adding to the one before the undecided positions that the policy would take next, or they are
+sets of these positions, nested or not.
 Method: PSD, arXiv 2605.15609, stage 2 (temporal).
 """
 
@@ -22,6 +23,7 @@ def draft_chain(
     stale      the candidates `state` was made from; they cover all its undecided positions
     increment  positions added per draft, or "policy": what the policy selects from the stale candidates
     """
+    assert increment != "subsets", "these are not nested: draft_subsets"
     drafts: list[BlockState] = []
     current = state
     if increment == "policy":
@@ -37,16 +39,37 @@ def draft_chain(
     return drafts
 
 
+def draft_subsets(state: BlockState, stale: Candidates, policy: Policy, depth: int) -> list[BlockState]:
+    """Up to `depth` states beyond `state`, with sets of the most certain positions: {1}, {2}, {1, 2}, {3}, {1, 3} …
+
+    In the order of binary numbers, so that a set comes behind all sets it contains. Which position the policy takes
+    next is less certain than what it puts there, so the second one without the first is often worth its row. No draft
+    completes the block: that would save no forward.
+    """
+    ranked = policy.rank(state, stale)
+    drafts: list[BlockState] = []
+    for number in range(1, depth + 1):
+        chosen = [index for index in range(number.bit_length()) if number >> index & 1]
+        if chosen[-1] == ranked.size or len(chosen) == ranked.size:
+            break
+        drafts.append(state.fill(ranked[chosen], stale))
+    return drafts
+
+
 def weakest_confidences(
     state: BlockState, stale: Candidates, policy: Policy, depth: int, increment: DraftIncrement, may_complete: bool
 ) -> FloatArray:
-    """Per draft of `draft_chain` the confidence of the least certain token in it, [n].
+    """Per draft of `draft_chain` or `draft_subsets` the confidence of the least certain token in it, [n].
 
     may_complete   whether a draft that completes the block counts as one
     """
     confidence = stale.confidence
-    if increment == "policy":
-        drafts = draft_chain(state, stale, policy, depth, increment)
+    if isinstance(increment, str):
+        drafts = (
+            draft_subsets(state, stale, policy, depth)
+            if increment == "subsets"
+            else draft_chain(state, stale, policy, depth, increment)
+        )
         wanted = [draft for draft in drafts if may_complete or not draft.is_complete]
         return np.asarray([confidence[draft.filled_since(state)].min() for draft in wanted], np.float32)
     lowest: FloatArray = np.minimum.accumulate(confidence[policy.rank(state, stale)])

@@ -32,7 +32,7 @@ def accept(
 ) -> tuple[int, ...]:
     """Indices of the accepted rows in order, from row 0 (always accepted) to the deepest consistent one.
 
-    rows         nested states: the policy's own state, then the drafts
+    rows         the policy's own state, then the drafts: nested states, or for `exact` any, contained ones first
     candidates   per row, from a forward at that row; None for a complete row, which needs none
     editor       how the policy's step edits tokens, if it does: then only `exact` makes sense
     """

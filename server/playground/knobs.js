@@ -84,7 +84,7 @@ export const DECODER_KNOBS = [
   {
     name: "draft_depth",
     kind: "wordy",
-    word: "auto",
+    words: ["auto"],
     min: 0,
     max: 32,
     help: "Drafted states per step; 0 is the policy alone, the word auto chooses for every forward.",
@@ -92,10 +92,10 @@ export const DECODER_KNOBS = [
   {
     name: "draft_increment",
     kind: "wordy",
-    word: "policy",
+    words: ["policy", "subsets"],
     min: 1,
     max: 1024,
-    help: "Positions each draft adds, or the word policy.",
+    help: "Positions each draft adds, or the word policy, or subsets: sets of positions that are not nested.",
   },
   { name: "acceptance", kind: "choice", choices: ACCEPTANCES, help: "When a drafted state counts." },
   { name: "cache", kind: "choice", choices: CACHES, help: "What a forward need not compute again." },
@@ -147,7 +147,7 @@ export function parseKnob(knob, text) {
     case "lines":
       return text.split("\n").filter((line) => line !== "");
     case "wordy":
-      return text.trim() === knob.word ? knob.word : inRange(knob, text, true);
+      return knob.words.includes(text.trim()) ? text.trim() : inRange(knob, text, true);
     case "int":
       return inRange(knob, text, true);
     default:
@@ -157,7 +157,7 @@ export function parseKnob(knob, text) {
 
 /** "0 to 1", as it stands beside the control. */
 export function rangeText(knob) {
-  if (knob.word) return `${knob.min} to ${knob.max}, or ${knob.word}`;
+  if (knob.words) return `${knob.min} to ${knob.max}, or ${knob.words.join(" or ")}`;
   if (knob.max === undefined) return "";
   return `${shown(knob.min)} to ${shown(knob.max)}`;
 }
@@ -166,7 +166,7 @@ function inRange(knob, text, isWhole) {
   const value = Number(text);
   const what = isWhole ? "a whole number" : "a number";
   if (!Number.isFinite(value) || (isWhole && !Number.isInteger(value)) || value < knob.min || value > knob.max) {
-    const other = knob.word ? `, or the word ${knob.word}` : "";
+    const other = knob.words ? `, or the word ${knob.words.join(" or ")}` : "";
     throw new Error(`${knob.name} must be ${what} between ${shown(knob.min)} and ${shown(knob.max)}${other}; it is ${text}`);
   }
   return value;

@@ -156,6 +156,8 @@ def decoders(
     block_length: int | None = None,
     has_auto_depth: bool = False,
 ) -> DecoderConfig:
+    acceptance = draw(st.sampled_from(acceptances))
+    increments = [1, 1, 2, 3, "policy"] + ["subsets", "subsets"] * (acceptance == "exact")
     return DecoderConfig(
         policy=draw(st.sampled_from(policies)),
         k=draw(st.integers(1, 4)),
@@ -167,8 +169,8 @@ def decoders(
         branches=draw(st.integers(1, 6)),
         block_length=block_length or draw(st.sampled_from([1, 3, 4, 8])),
         draft_depth="auto" if has_auto_depth and draw(st.booleans()) else draw(st.integers(0, 7)),
-        draft_increment=draw(st.sampled_from([1, 1, 2, 3, "policy"])),
-        acceptance=draw(st.sampled_from(acceptances)),
+        draft_increment=draw(st.sampled_from(increments)),
+        acceptance=acceptance,
         cache=draw(st.sampled_from(caches)),
         canvas_blocks=draw(st.sampled_from([None, None, 0, 1, 2])),
     )

@@ -15,7 +15,7 @@ from psd_core.config import FIXED_AUTO_DEPTH, AcceptanceName, DecoderConfig, Dra
 from psd_core.depths import MAX_DECODERS
 from psd_core.policies import Policy, Threshold, TopK
 from psd_core.request import Request
-from psd_core.speculation import draft_chain, weakest_confidences
+from psd_core.speculation import draft_chain, draft_subsets, weakest_confidences
 from psd_core.speculation.chances import Chances, Luck
 from psd_core.speculation.depth import Offer, choose_depths
 from psd_core.speculation.steptime import MIN_OBSERVED, ONE_FORWARD, StepTimes, Work, forward_work, span_work
@@ -101,7 +101,7 @@ def test_a_request_is_like_the_others_until_it_shows_otherwise() -> None:
 @given(
     tokens=st.lists(st.floats(0.01, 0.99), min_size=1, max_size=8),
     depth=st.integers(1, 7),
-    increment=st.sampled_from([1, 2, 3, "policy"]),
+    increment=st.sampled_from([1, 2, 3, "policy", "subsets"]),
     policy=st.sampled_from([Threshold(0.6), TopK(2)]),
     may_complete=st.booleans(),
 )
@@ -111,7 +111,10 @@ def test_weakest_confidences_are_those_of_the_drafts_themselves(
     stale = Candidates(np.arange(len(tokens)), np.log(np.asarray(tokens, np.float32)))
     state = BlockState.masked(len(tokens))
     state = state.fill(policy.select(state, stale), stale)
-    drafts = draft_chain(state, stale, policy, depth, increment)
+    if increment == "subsets":
+        drafts = draft_subsets(state, stale, policy, depth)
+    else:
+        drafts = draft_chain(state, stale, policy, depth, increment)
     plain = [
         stale.confidence[draft.filled_since(state)].min() for draft in drafts if may_complete or not draft.is_complete
     ]

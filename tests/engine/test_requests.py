@@ -138,7 +138,8 @@ def test_what_cannot_be_served_is_refused_with_the_limit_and_the_value() -> None
         ({"draft_depth": 33}, "draft_depth must be between 0 and 32, got 33"),
         ({"draft_depth": True}, "draft_depth must be an integer"),
         ({"draft_depth": "deep"}, "draft_depth must be an integer or 'auto', got 'deep'"),
-        ({"draft_increment": "all"}, "draft_increment must be an integer or 'policy'"),
+        ({"draft_increment": "all"}, "draft_increment must be an integer or 'policy' or 'subsets', got 'all'"),
+        ({"draft_increment": "subsets", "acceptance": "token"}, "'subsets' needs acceptance 'exact'"),
         ({"k": 0}, "k must be between 1"),
     ],
 )

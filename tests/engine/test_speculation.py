@@ -8,7 +8,7 @@ import pytest
 from psd_core.block import BlockState, Candidates
 from psd_core.config import AcceptanceName
 from psd_core.policies import Greedy, Policy, Threshold, TopK
-from psd_core.speculation import accept, draft_chain
+from psd_core.speculation import accept, draft_chain, draft_subsets
 
 
 def candidates(tokens: list[int], confidence: list[float]) -> Candidates:
@@ -95,3 +95,31 @@ def test_token_looks_at_tokens_alone_and_stops_at_the_first_failure() -> None:
 def test_a_changed_token_is_never_accepted(rule: AcceptanceName) -> None:
     changed = scored([0.5, 0, 0.9, 0.1], [0.9, 0, 0, 0.1], tokens=[10, 11, 99, 13])
     assert accept(ROWS[:2], changed, Greedy(), rule) == (0,)
+
+
+@pytest.mark.parametrize(
+    ("size", "depth", "expected"),
+    [
+        (5, 0, []),
+        (5, 3, [{3}, {1}, {1, 3}]),
+        (5, 7, [{3}, {1}, {1, 3}, {0}, {0, 3}, {0, 1}, {0, 1, 3}]),
+        (2, 7, [{1}, {0}]),  # both together would complete the block
+        (1, 7, []),
+    ],
+)
+def test_subsets_are_all_sets_of_the_most_confident_positions_but_the_whole_block(
+    size: int, depth: int, expected: list[set[int]]
+) -> None:
+    state = BlockState.masked(size)
+    found = candidates([1, 2, 3, 4, 5][:size], [0.6, 0.7, 0.1, 0.8, 0.2][:size])
+    drafts = draft_subsets(state, found, Greedy(), depth)
+    assert [set(draft.filled_since(state).tolist()) for draft in drafts] == expected
+
+
+def test_exact_takes_the_second_position_without_the_first_and_goes_on_from_there() -> None:
+    """Rows {a}, {b}, {a, b}: the policy turns out to decide b first, then a."""
+    state = BlockState.masked(3)
+    stale = candidates([1, 2, 3], [0.8, 0.7, 0.1])
+    rows = [state, *draft_subsets(state, stale, Greedy(), 3)]
+    b_first = candidates([1, 2, 3], [0.5, 0.9, 0.1])
+    assert accept(rows, [b_first, b_first, stale, stale], Greedy(), "exact") == (0, 2, 3)
