@@ -44,9 +44,11 @@ def cluster(random_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -
 @slow
 def test_every_replica_has_a_gpu_of_its_own(cluster: RayCluster) -> None:
     workers = [worker_pids(pid) for pid in cluster.replica_pids()]
-    variables = [Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for (pid,) in workers]
-    assert [variable.count(b"CUDA_VISIBLE_DEVICES=0") for variable in variables].count(1) == 1
-    assert [variable.count(b"CUDA_VISIBLE_DEVICES=1") for variable in variables].count(1) == 1
+    variables = [text for (pid,) in workers for text in Path(f"/proc/{pid}/environ").read_text().split("\0")]
+    assert sorted(text for text in variables if text.startswith("CUDA_VISIBLE_DEVICES=")) == [
+        "CUDA_VISIBLE_DEVICES=0",
+        "CUDA_VISIBLE_DEVICES=1",
+    ]
 
 
 @needs_ray
