@@ -147,6 +147,18 @@ def test_the_rules_pass_their_unit_tests() -> None:
         assert result.returncode == 0, result.stdout + result.stderr
 
 
+@needs_prometheus
+def test_the_configurations_of_prometheus_are_valid_and_find_the_rules(tmp_path: Path) -> None:
+    root = RULES.parents[2]
+    for path in (RULES, root / "docker" / "prometheus" / "prometheus.yml"):
+        shutil.copy(path, tmp_path)  # as compose mounts them
+    for path in (tmp_path / "prometheus.yml", root / "deploy" / "ray" / "prometheus.yml"):
+        command = ["promtool", "check", "config", path]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert "1 rule files found" in result.stdout
+
+
 def test_the_dashboard_shows_every_metric() -> None:
     lines = Metrics().render().decode().splitlines()
     families = {line.split()[2] for line in lines if line.startswith("# TYPE")}
