@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -20,7 +21,7 @@ from typing import Annotated, Final, NoReturn
 
 import uvicorn
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ray import serve
 from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
@@ -52,9 +53,10 @@ DRAIN_MARGIN_SECONDS: Final = 10.0  # for the worker to end behind the drain tim
 
 
 class RayArguments(BaseModel):
-    """Arguments of `build`, as they stand in a Serve configuration.
+    """Arguments of `build`, as they stand in a Serve configuration or, as texts, behind `serve run`.
 
-    flags                    of `psd serve`, with underscores; what is absent comes from PSD_* where the replica runs
+    flags                    of `psd serve`, with underscores; what is absent comes from PSD_* where the replica runs.
+                             An object, or its JSON
     min_replicas             0 lets the application sleep; the next request then waits for a model to load
     target_ongoing_requests  per replica; more are scaled up, fewer down. Three quarters of max_num_seqs by default
     max_ongoing_requests     per replica; beyond it Ray's proxies hold requests back. Twice max_num_seqs by default
@@ -74,6 +76,15 @@ class RayArguments(BaseModel):
     look_back_period_s: Annotated[float, Field(gt=0)] = 30.0
     num_gpus: Annotated[float, Field(ge=0)] = 1.0
     num_cpus: Annotated[float, Field(ge=0)] = 2.0
+
+    @field_validator("flags", mode="before")
+    @classmethod
+    def read_flags(cls, given: object) -> object:
+        """The object that a text means."""
+        try:
+            return json.loads(given) if isinstance(given, str) else given
+        except ValueError:
+            raise ValueError(f"flags must be a JSON object, got {given!r}") from None
 
 
 class MetricsTargets:
@@ -108,8 +119,12 @@ class Replica:
             raise RuntimeError(state.failure or state.pool.failure)
 
 
-def build(arguments: RayArguments) -> Application:
-    """The Serve application. ConfigError names a flag that a replica would refuse."""
+def build(given: Mapping[str, object]) -> Application:
+    """The Serve application, from what RayArguments lists. ValueError or ConfigError names what is wrong with it.
+
+    Ray calls this with a plain mapping: it would read the model from an annotation that is no text, as all are here.
+    """
+    arguments = RayArguments.model_validate(given)
     if arguments.min_replicas > arguments.max_replicas:
         raise ConfigError(
             "min_replicas",

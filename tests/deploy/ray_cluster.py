@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import httpx
 
@@ -28,16 +28,17 @@ ROOT = Path(__file__).parents[2]
 class RayCluster:
     """One node, one proxy on a free port, the application with a model. Use as a context manager."""
 
-    def __init__(self, model: Path, folder: Path, num_gpus: int, arguments: dict[str, Any]) -> None:
+    def __init__(self, model: Path, folder: Path, num_gpus: int, arguments: dict[str, float]) -> None:
         """num_gpus: that Ray is told of; the machine needs none. arguments: of `build`, the flags aside."""
         self.name = f"psd-test-{os.getpid()}"
         port = free_port()
-        told = json.dumps(arguments | {"flags": {"model": str(model), "served_model_name": "tiny"}})
+        flags = {"model": str(model), "served_model_name": "tiny"}
+        told = [f"{key}={value}" for key, value in arguments.items()] + [f"flags={json.dumps(flags)}"]
         self._log_path = folder / "ray.log"
         self._log = self._log_path.open("w")
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PSD_")}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.deploy.ray_cluster", self.name, str(port), str(num_gpus), told],
+            [sys.executable, "-m", "tests.deploy.ray_cluster", self.name, str(port), str(num_gpus), *told],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=subprocess.STDOUT,
@@ -129,17 +130,16 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def main(name: str, port: str, num_gpus: str, arguments: str) -> None:
-    """Start cluster, proxy and application; say so; stay until stdin closes."""
+def main(name: str, port: str, num_gpus: str, *arguments: str) -> None:
+    """Start cluster and proxy, run the application by the command of the docs, say so, stay until stdin closes."""
     import ray
     from ray import serve
-
-    from server.rayserve import RayArguments, build
+    from ray.serve.scripts import cli
 
     ray.init("local", num_cpus=4, num_gpus=int(num_gpus), include_dashboard=False, log_to_driver=False)
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": int(port)})
-        serve.run(build(RayArguments(**json.loads(arguments))), name=name)
+        cli(["run", "--non-blocking", "--name", name, "server.rayserve:build", *arguments], standalone_mode=False)
         print("serving", flush=True)
         sys.stdin.read()
         serve.shutdown()

@@ -113,6 +113,8 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"flags": {"threshold": 2}}, "--threshold must be a number between 0 and 1, got '2'"),
     ({"flags": {"replicas": 2}}, "replicas must be 1: Ray places them, got 2"),
     ({"min_replicas": 3, "max_replicas": 2}, "min_replicas must be at most max_replicas 2, got 3"),
+    ({"flags": '{"replicas": 2}'}, "replicas must be 1"),
+    ({"flags": "policy=greedy"}, "flags must be a JSON object, got 'policy=greedy'"),
     ({"min_replicas": -1}, "min_replicas"),
     ({"look_back_period_s": 0}, "look_back_period_s"),
     ({"replicas": 2}, "replicas"),
@@ -126,7 +128,7 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"flags": {"tensor_parallel_size": 2}, "num_gpus": 0}, "accepted: cpu"),
     ({"flags": {"device": "cuda"}, "num_gpus": 0.5}, "accepted: cuda"),  # two replicas on one GPU
     ({"num_gpus": 0}, "accepted: cpu"),  # Ray would show it every GPU of the node
-    ({"num_gpus": 1}, "accepted: auto"),
+    ({"num_gpus": "1", "max_replicas": "2", "flags": '{"policy": "greedy"}'}, "accepted: auto"),  # a command line
 ]
 
 
@@ -139,8 +141,8 @@ def test_arguments_are_judged_where_the_application_is_built() -> None:
         "from server.rayserve import RayArguments, build, resolve_flags\n"
         "for given in json.load(sys.stdin):\n"
         "    try:\n"
-        "        arguments = RayArguments(**given)\n"
-        "        build(arguments)\n"
+        "        build(given)\n"
+        "        arguments = RayArguments.model_validate(given)\n"
         "        said = 'accepted: ' + resolve_flags(arguments.flags, arguments.num_gpus).model.device\n"
         "    except (ConfigError, ValueError) as error:\n"
         "        said = f'refused: {error}'\n"
@@ -158,11 +160,11 @@ def test_the_kuberay_manifest_carries_a_configuration_that_ray_accepts() -> None
     program = (
         "import sys, yaml\n"
         "from ray.serve.schema import ServeDeploySchema\n"
-        "from server.rayserve import RayArguments, build\n"
+        "from server.rayserve import build\n"
         "config = ServeDeploySchema.model_validate(yaml.safe_load(sys.stdin.read()))\n"
         "(application,) = config.applications\n"
         "assert application.import_path == 'server.rayserve:build'\n"
-        "build(RayArguments(**application.args))\n"
+        "build(application.args)\n"
     )
     run_program(program, read_rayservice()["spec"]["serveConfigV2"])
 
