@@ -32,7 +32,7 @@ class RayCluster:
         """num_gpus: that Ray is told of; the machine needs none. arguments: of `build`, the flags aside."""
         self.name = f"psd-test-{os.getpid()}"
         port = free_port()
-        flags = {"model": str(model), "served_model_name": "tiny"}
+        flags = {"model": str(model), "served_model_name": "tiny", "drain_timeout": 300}
         told = [f"{key}={value}" for key, value in arguments.items()] + [f"flags={json.dumps(flags)}"]
         self._log_path = folder / "ray.log"
         self._log = self._log_path.open("w")

@@ -100,12 +100,17 @@ def test_one_replica_dies_the_others_finish_and_it_returns(cluster: RayCluster) 
     wait_until(lambda: len(set(cluster.replica_pids()) - set(old_pids)) == 1, 120)
     wait_until(lambda: len(set(cluster.targets()) - set(old_targets)) == 1, 120)
     wait_until(lambda: len(cluster.targets()) == 2, 120)  # the dead one is no target any more
-    with ThreadPoolExecutor(NUM_STREAMS) as executor:
-        streams, futures = start(executor, cluster.client, NUM_STREAMS, 64)
-        for future in futures:
-            future.result(300)
-    assert all(stream.is_complete for stream in streams)
-    wait_until(lambda: all(cluster.metric(a, "psd_generation_tokens_total") > 0 for a in cluster.targets().values()))
+
+    def do_both_serve() -> bool:
+        """A replica tells where its figures are a moment before Ray sends it requests."""
+        with ThreadPoolExecutor(NUM_STREAMS) as executor:
+            streams, futures = start(executor, cluster.client, NUM_STREAMS, 64)
+            for future in futures:
+                future.result(300)
+        assert all(stream.is_complete for stream in streams)
+        return all(cluster.metric(a, "psd_generation_tokens_total") > 0 for a in cluster.targets().values())
+
+    wait_until(do_both_serve, 120)
 
 
 ARGUMENTS: list[tuple[dict[str, Any], str]] = [
