@@ -34,7 +34,7 @@ def test_load_adds_a_replica_and_the_one_that_leaves_finishes_its_streams(tmp_pa
         addresses = cluster.targets().values()
         wait_until(lambda: all(cluster.metric(address, "psd_requests_running") == 0 for address in addresses), 60)
 
-        streams, ends = start(executor, cluster.client, 4, 1000)
+        streams, ends = start(executor, cluster.client, 4, 700)
         assert all(stream.has_begun.wait(60) for stream in streams)
         assert all(cluster.metric(address, "psd_requests_running") > 0 for address in addresses)
 
