@@ -4,7 +4,8 @@
 
 All servers run from the beginning and are loaded in turn, round after round: what else the machine does meets all of
 them, so the ratios of a round mean more than the rates. The work does not depend on the model's answers: the policy is
-greedy and the end-of-text token is ignored, so every request costs the same forwards. Prints a Markdown table.
+greedy and the end-of-text token is ignored, so every request costs the same forwards. All compute in float32, since the
+type that is measured to be faster might differ between them. Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import date
 from typing import IO
 
 import httpx
+
+from benchmarks.decoding import cpu_name
 
 START_SECONDS = 120.0
 
@@ -48,7 +53,6 @@ class Measurement:
     """Totals over the measured time, and the latency of single requests."""
 
     num_tokens: int
-    num_requests: int
     seconds: float
     latencies: tuple[float, ...]
 
@@ -74,6 +78,11 @@ def main() -> None:
         for client in clients:
             ask(client, load, seconds=2.0)
         rounds = [[ask(client, load, load.seconds) for client in clients] for _ in range(given.rounds)]
+    print(
+        f"psd-demo, greedy without drafts or cache, {load.max_tokens} tokens per request, {load.clients} clients, "
+        f"{given.threads} thread(s) per worker, {load.seconds:g} s per round; {os.cpu_count()} cores of {cpu_name()}, "
+        f"{date.today()}\n"
+    )
     print("| replicas | tokens / s, each round | ÷ the first line's, each round | latency p50, s | latency p95, s |")
     print("|---|---|---|---|---|")
     for index, replicas in enumerate(given.replicas):
@@ -90,12 +99,13 @@ def main() -> None:
 @contextmanager
 def serve(replicas: int, threads: int) -> Iterator[httpx.Client]:
     """A client of a server whose workers all have their model."""
+    flags = ["--port", "0", "--replicas", str(replicas), "--threads", str(threads), "--dtype", "float32"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "server.cli", "serve", "--port", "0", "--replicas", str(replicas)],
+        [sys.executable, "-m", "server.cli", "serve", *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+        env={name: value for name, value in os.environ.items() if not name.startswith("PSD_")},
     )
     assert process.stdout is not None
     try:
@@ -129,22 +139,20 @@ def wait_ready(client: httpx.Client, replicas: int) -> None:
 def ask(client: httpx.Client, load: Load, seconds: float) -> Measurement:
     """Every client sends its next request when it has the answer to the last; what began in time counts to its end."""
     started = time.monotonic()
-    results: list[tuple[int, float]] = []
 
-    def run() -> None:
+    def run(_: int) -> list[tuple[int, float]]:
+        results = []
         while time.monotonic() < started + seconds:
             begun = time.monotonic()
             answer = client.post("/v1/completions", json=load.body)
             answer.raise_for_status()
             results.append((answer.json()["usage"]["completion_tokens"], time.monotonic() - begun))
+        return results
 
-    threads = [threading.Thread(target=run) for _ in range(load.clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(load.clients) as executor:
+        answers = [answer for results in executor.map(run, range(load.clients)) for answer in results]
     elapsed = time.monotonic() - started
-    return Measurement(sum(n for n, _ in results), len(results), elapsed, tuple(latency for _, latency in results))
+    return Measurement(sum(n for n, _ in answers), elapsed, tuple(latency for _, latency in answers))
 
 
 if __name__ == "__main__":

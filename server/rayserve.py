@@ -1,8 +1,8 @@
 """The same application on Ray Serve: beyond one machine, replicas are placed, scaled and replaced by Ray.
 
-A replica is the whole of `server.app` with one worker process, and one GPU where it has any. Requests come through
-Ray's proxies, which route to the replica with the shorter queue and pass streams on as they come. Figures are each
-replica's own: every replica answers /metrics on a port of its own, and GET /metrics/targets lists these ports in the
+A replica is the whole of `server.app` with one worker, and one GPU for each rank of it where there are any. Requests
+come through Ray's proxies, which route to the replica with the shorter queue and pass streams on as they come. Figures
+are each replica's own: every one answers /metrics on its own port, and GET /metrics/targets lists these ports in the
 form that Prometheus discovers (`http_sd_configs`), so that its sums over them are the totals.
 
 Needs the extra `ray`. Start with:  serve run server.rayserve:build [name=value …]
@@ -11,15 +11,17 @@ Needs the extra `ray`. Start with:  serve run server.rayserve:build [name=value 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Annotated, Final
+from typing import Annotated, Final, NoReturn
 
 import uvicorn
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ray import serve
 from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
@@ -37,25 +39,29 @@ from server.flags import FLAGS
 from server.logs import configure_logging
 from server.metrics import CONTENT_TYPE
 from server.run import app_state
-from server.settings import Settings, resolve
+from server.settings import ModelSettings, Settings, resolve
 
 FlagValue = str | int | float | bool
 
 DEPLOYMENT: Final = "PSD"
 TARGETS_DEPLOYMENT: Final = "MetricsTargets"
-HEALTH_CHECK_SECONDS: Final = 5.0  # also how often a replica says where its metrics are
-TARGET_SECONDS: Final = 4 * HEALTH_CHECK_SECONDS  # a replica that is silent for so long is gone
+HEALTH_CHECK_SECONDS: Final = 5.0
+ANNOUNCE_SECONDS: Final = 5.0  # how often a replica says where its metrics are
+TARGET_SECONDS: Final = 4 * ANNOUNCE_SECONDS  # a replica that is silent for so long is gone
+REPORT_SECONDS: Final = 10.0  # Ray's own interval between two reports of how many requests are open
 DRAIN_MARGIN_SECONDS: Final = 10.0  # for the worker to end behind the drain timeout
 
 
 class RayArguments(BaseModel):
-    """Arguments of `build`, as they stand in a Serve configuration.
+    """Arguments of `build`, as they stand in a Serve configuration or, as texts, behind `serve run`.
 
-    flags                    of `psd serve`, with underscores; what is absent comes from PSD_* where the replica runs
+    flags                    of `psd serve`, with underscores; what is absent comes from PSD_* where the replica runs.
+                             An object, or its JSON
     min_replicas             0 lets the application sleep; the next request then waits for a model to load
     target_ongoing_requests  per replica; more are scaled up, fewer down. Three quarters of max_num_seqs by default
     max_ongoing_requests     per replica; beyond it Ray's proxies hold requests back. Twice max_num_seqs by default
-    num_gpus, num_cpus       what a replica reserves; its worker sees only these GPUs
+    look_back_period_s       the load is averaged over so long before it is compared with the target
+    num_gpus, num_cpus       what a replica reserves. One GPU for each rank, or none; its worker sees only these
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -67,8 +73,18 @@ class RayArguments(BaseModel):
     max_ongoing_requests: Annotated[int, Field(ge=1)] | None = None
     upscale_delay_s: Annotated[float, Field(ge=0)] = 30.0
     downscale_delay_s: Annotated[float, Field(ge=0)] = 600.0
+    look_back_period_s: Annotated[float, Field(gt=0)] = 30.0
     num_gpus: Annotated[float, Field(ge=0)] = 1.0
     num_cpus: Annotated[float, Field(ge=0)] = 2.0
+
+    @field_validator("flags", mode="before")
+    @classmethod
+    def read_flags(cls, given: object) -> object:
+        """The object that a text means."""
+        try:
+            return json.loads(given) if isinstance(given, str) else given
+        except ValueError:
+            raise ValueError(f"flags must be a JSON object, got {given!r}") from None
 
 
 class MetricsTargets:
@@ -94,20 +110,21 @@ class Replica:
     app: FastAPI
 
     def __init__(self, targets: DeploymentHandle) -> None:
-        self._targets = targets
+        """targets: bound here so that it is deployed beside the replicas; the application finds it by its name."""
 
     async def check_health(self) -> None:
         """RuntimeError once no worker will ever be ready again: Ray then replaces the replica."""
         state = app_state(self.app)
         if state.status == "failed":
             raise RuntimeError(state.failure or state.pool.failure)
-        address: str | None = getattr(self.app.state, "metrics_address", None)
-        if address is not None:
-            self._targets.register.remote(serve.get_replica_context().replica_id.unique_id, address)
 
 
-def build(arguments: RayArguments) -> Application:
-    """The Serve application. ConfigError names a flag that a replica would refuse."""
+def build(given: Mapping[str, object]) -> Application:
+    """The Serve application, from what RayArguments lists. ValueError or ConfigError names what is wrong with it.
+
+    Ray calls this with a plain mapping: it would read the model from an annotation that is no text, as all are here.
+    """
+    arguments = RayArguments.model_validate(given)
     if arguments.min_replicas > arguments.max_replicas:
         raise ConfigError(
             "min_replicas",
@@ -129,6 +146,8 @@ def build(arguments: RayArguments) -> Application:
             "target_ongoing_requests": arguments.target_ongoing_requests or 0.75 * num_seqs,
             "upscale_delay_s": arguments.upscale_delay_s,
             "downscale_delay_s": arguments.downscale_delay_s,
+            "look_back_period_s": arguments.look_back_period_s,
+            "metrics_interval_s": min(REPORT_SECONDS, arguments.look_back_period_s / 3),
         },
         ray_actor_options={"num_cpus": arguments.num_cpus, "num_gpus": arguments.num_gpus},
         health_check_period_s=HEALTH_CHECK_SECONDS,
@@ -147,12 +166,27 @@ def resolve_flags(flags: Mapping[str, FlagValue], num_gpus: float) -> Settings:
         if name not in known:
             raise ConfigError(name, f"{name} is no flag of psd serve")
     settings = resolve({name: [str(value)] for name, value in flags.items()})
-    size = settings.model.tensor_parallel_size
-    if 0 < num_gpus < size:
-        raise ConfigError("num_gpus", f"num_gpus must be at least tensor_parallel_size {size}, got {num_gpus:g}")
     if settings.model.replicas != 1:
         raise ConfigError("replicas", f"replicas must be 1: Ray places them, got {settings.model.replicas}")
-    return settings
+    model = dataclasses.replace(settings.model, device=fit_device(settings.model, num_gpus))
+    return dataclasses.replace(settings, model=model)
+
+
+def fit_device(model: ModelSettings, num_gpus: float) -> str:
+    """The device of a replica that reserves so many GPUs. ConfigError unless all of them, and no others, are used."""
+    device, size = model.device, model.tensor_parallel_size
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError("device", f"device must be auto, cpu or cuda: Ray chooses the GPUs, got {device!r}")
+    if device == "cpu" and num_gpus > 0:
+        raise ConfigError("num_gpus", f"num_gpus must be 0 where device is cpu, got {num_gpus:g}")
+    if device == "cuda" and num_gpus == 0:
+        raise ConfigError("num_gpus", "num_gpus must be above 0 where device is cuda, got 0")
+    if num_gpus > size or (size > 1 and 0 < num_gpus < size):
+        raise ConfigError(
+            "num_gpus", f"num_gpus must be tensor_parallel_size {size}, one for each rank, got {num_gpus:g}"
+        )
+    # Ray hides no GPU from a replica that reserves none: "auto" would take one that another has reserved.
+    return "cpu" if num_gpus == 0 else device
 
 
 def make_replica_app(settings: Settings) -> FastAPI:
@@ -174,14 +208,18 @@ def make_replica_app(settings: Settings) -> FastAPI:
 
     app.router.lifespan_context = lifespan
     # Through a proxy /metrics would be that of any one replica: in front of the application's own route.
-    app.router.routes[:0] = [Route("/metrics/targets", _targets), Route("/metrics", _no_metrics)]
+    app.router.routes[:0] = [Route("/metrics/targets", _list_targets), Route("/metrics", _no_metrics)]
     return app
 
 
-async def _targets(request: Request) -> Response:
+def _targets() -> DeploymentHandle:
+    """The MetricsTargets of this replica's application."""
+    return serve.get_deployment_handle(TARGETS_DEPLOYMENT, app_name=serve.get_replica_context().app_name)
+
+
+async def _list_targets(request: Request) -> Response:
     """The replicas' addresses, in the form of Prometheus's HTTP discovery."""
-    name = serve.get_replica_context().app_name
-    found = await serve.get_deployment_handle(TARGETS_DEPLOYMENT, app_name=name).list.remote()
+    found = await _targets().list.remote()
     return JSONResponse([{"targets": [address], "labels": {"replica": replica}} for replica, address in found.items()])
 
 
@@ -203,12 +241,21 @@ async def _metrics_listener(app: FastAPI) -> AsyncIterator[None]:
     site = Starlette(routes=[Route("/metrics", metrics)])
     server = _Listener(uvicorn.Config(site, lifespan="off", log_config=None, access_log=False))
     task = asyncio.create_task(server.serve(sockets=[listener]), name="metrics")
-    app.state.metrics_address = f"{address}:{listener.getsockname()[1]}"
+    announcing = asyncio.create_task(_announce(f"{address}:{listener.getsockname()[1]}", _targets()), name="announce")
     try:
         yield
     finally:
+        announcing.cancel()
         server.should_exit = True
-        await task
+        await asyncio.gather(task, announcing, return_exceptions=True)
+
+
+async def _announce(address: str, targets: DeploymentHandle) -> NoReturn:
+    """Say where the metrics are, again and again until cancelled: to the last stream of a replica that is leaving."""
+    replica_id = serve.get_replica_context().replica_id.unique_id
+    while True:
+        targets.register.remote(replica_id, address)
+        await asyncio.sleep(ANNOUNCE_SECONDS)
 
 
 class _Listener(uvicorn.Server):

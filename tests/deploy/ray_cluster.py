@@ -5,6 +5,8 @@ The driver is a process of its own: Ray does not end cleanly inside a test proce
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import secrets
 import signal
@@ -24,16 +26,19 @@ ROOT = Path(__file__).parents[2]
 
 
 class RayCluster:
-    """One node, one proxy on a free port, two replicas of a model. Use as a context manager."""
+    """One node, one proxy on a free port, the application with a model. Use as a context manager."""
 
-    def __init__(self, model: Path, folder: Path) -> None:
+    def __init__(self, model: Path, folder: Path, num_gpus: int, arguments: dict[str, float]) -> None:
+        """num_gpus: that Ray is told of; the machine needs none. arguments: of `build`, the flags aside."""
         self.name = f"psd-test-{os.getpid()}"
         port = free_port()
+        flags = {"model": str(model), "served_model_name": "tiny", "drain_timeout": 300}
+        told = [f"{key}={value}" for key, value in arguments.items()] + [f"flags={json.dumps(flags)}"]
         self._log_path = folder / "ray.log"
         self._log = self._log_path.open("w")
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PSD_")}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.deploy.ray_cluster", self.name, str(model), str(port)],
+            [sys.executable, "-m", "tests.deploy.ray_cluster", self.name, str(port), str(num_gpus), *told],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=subprocess.STDOUT,
@@ -100,24 +105,41 @@ class RayCluster:
                 continue
         return sorted(found)
 
-    def kill_replica(self) -> None:
-        """SIGKILL to one replica's process: no farewell, as when a machine is lost."""
-        os.kill(self.replica_pids()[0], signal.SIGKILL)
+    def kill_replica(self) -> list[int]:
+        """SIGKILL to one replica's process: no farewell, as when a machine is lost. Its workers' process ids."""
+        pid = self.replica_pids()[0]
+        workers = worker_pids(pid)
+        os.kill(pid, signal.SIGKILL)
+        return workers
 
 
-def main(name: str, model: str, port: str) -> None:
-    """Start cluster, proxy and application; say so; stay until stdin closes."""
+def worker_pids(replica_pid: int) -> list[int]:
+    """The workers of a replica, which are its children."""
+    found = []
+    for task in Path(f"/proc/{replica_pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # the thread ended meanwhile
+            found += [int(pid) for pid in (task / "children").read_text().split()]
+    return [pid for pid in found if b"server.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and not only what is left of it until somebody reaps it."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    except OSError:
+        return False
+
+
+def main(name: str, port: str, num_gpus: str, *arguments: str) -> None:
+    """Start cluster and proxy, run the application by the command of the docs, say so, stay until stdin closes."""
     import ray
     from ray import serve
+    from ray.serve.scripts import cli
 
-    from server.rayserve import RayArguments, build
-
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=4, num_gpus=int(num_gpus), include_dashboard=False, log_to_driver=False)
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": int(port)})
-        flags = {"model": model, "served_model_name": "tiny", "device": "cpu"}
-        arguments = RayArguments(flags=flags, min_replicas=2, max_replicas=2, num_gpus=0, num_cpus=1)
-        serve.run(build(arguments), name=name)
+        cli(["run", "--non-blocking", "--name", name, "server.rayserve:build", *arguments], standalone_mode=False)
         print("serving", flush=True)
         sys.stdin.read()
         serve.shutdown()

@@ -24,7 +24,7 @@ from tests.server.process import ServerProcess
 Manifest = dict[str, Any]
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
-OVERLAYS = ("cpu-demo", "single-gpu", "multi-replica", "multi-replica-keda")
+OVERLAYS = ("cpu-demo", "single-gpu", "tensor-parallel", "multi-replica", "multi-replica-keda")
 VERSIONS = ("1.29", "1.37")  # the oldest and the newest that the manifests are held against
 CUSTOM = {"ScaledObject": ScaledObject, "PrometheusRule": PrometheusRule, "ServiceMonitor": ServiceMonitor}
 NAME = {"app.kubernetes.io/name": "psd"}
@@ -136,7 +136,21 @@ def test_a_pod_is_restricted(rendered: dict[str, list[Manifest]], overlay: str) 
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/models", "/tmp"}
+    writable = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert writable == {"/models", "/tmp"} | ({"/dev/shm"} if overlay == "tensor-parallel" else set())
+
+
+@each_overlay
+def test_every_rank_has_a_gpu_and_ranks_have_shared_memory(rendered: dict[str, list[Manifest]], overlay: str) -> None:
+    pod = pod_of(rendered[overlay])
+    (container,) = pod["containers"]
+    model = resolve({}, config_of(rendered[overlay])).model
+    num_ranks = model.replicas * model.tensor_parallel_size
+    num_gpus = int(container["resources"]["limits"].get("nvidia.com/gpu", 0))
+    assert num_gpus == (num_ranks if model.device == "cuda" else 0)
+    mounted = {mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == "/dev/shm"}
+    media = [volume["emptyDir"]["medium"] for volume in pod["volumes"] if volume["name"] in mounted]
+    assert media == ["Memory"] * (model.tensor_parallel_size > 1)
 
 
 def test_the_probes_ask_what_the_server_answers_without_a_key(

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from server.affinity import OUTCOMES
-from server.metrics import ENDPOINTS, ERROR_CODES, FINISH_REASONS, WORKER_STATES
+from server.metrics import ENDPOINTS, ERROR_CODES, FINISH_REASONS, WORKER_STATES, Metrics
 from tests.deploy.prometheus import RULES, PrometheusProcess
 from tests.server.process import ServerProcess, wait_until
 from tests.server.sse import read_stream
@@ -145,6 +145,26 @@ def test_the_rules_pass_their_unit_tests() -> None:
     for command in (["check", "rules", RULES.name], ["test", "rules", "rules_test.yml"]):
         result = subprocess.run(["promtool", *command], cwd=RULES.parent, capture_output=True, text=True, timeout=60)
         assert result.returncode == 0, result.stdout + result.stderr
+
+
+@needs_prometheus
+def test_the_configurations_of_prometheus_are_valid_and_find_the_rules(tmp_path: Path) -> None:
+    root = RULES.parents[2]
+    for path in (RULES, root / "docker" / "prometheus" / "prometheus.yml"):
+        shutil.copy(path, tmp_path)  # as compose mounts them
+    for path in (tmp_path / "prometheus.yml", root / "deploy" / "ray" / "prometheus.yml"):
+        command = ["promtool", "check", "config", path]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert "1 rule files found" in result.stdout
+
+
+def test_the_dashboard_shows_every_metric() -> None:
+    lines = Metrics().render().decode().splitlines()
+    families = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    queries = " ".join(query for _, query in expressions())
+    assert len(families) > 30
+    assert {family for family in families if family not in queries} == set()
 
 
 def test_every_alert_is_unit_tested_and_explained() -> None:

@@ -60,3 +60,9 @@ def test_the_unit_waits_for_the_drain_and_not_for_wrong_settings() -> None:
         timeout=60,
     )
     assert str(wrong.returncode) == service["RestartPreventExitStatus"]
+
+
+def test_the_unit_lets_ranks_find_each_other() -> None:
+    """gloo and NCCL look their interface up, which glibc does over a netlink socket."""
+    (line,) = [line for line in UNIT.read_text().splitlines() if line.startswith("RestrictAddressFamilies=")]
+    assert "AF_NETLINK" in line.partition("=")[2].split()
