@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from psd_core.batch import build_batch, hidden_keys
+from psd_core.batch import Segment, build_batch, hidden_keys
 from psd_core.config import DecoderConfig, EngineConfig
 from psd_core.errors import ConfigError
 from psd_core.graphs import Compute, EagerRecorder, Graphs, Replay, cuda_recorder
@@ -86,7 +86,8 @@ def test_the_padded_bias_hides_what_its_plain_twin_says(shapes: list[Shape]) -> 
     group = 0
     for rows, width, start, context_stop, cached, *causality in shapes:
         apart, stop = (rows, context_stop) if cached else (1, 0)
-        hidden = torch.from_numpy(hidden_keys(apart, width, start, stop, *causality))
+        segment = Segment(0, rows, width, start, 5 if cached else None, context_stop, *causality)
+        hidden = torch.from_numpy(hidden_keys(segment))
         expected = torch.ones(apart * width, bias.shape[-1], dtype=torch.bool)
         expected[:, :stop] = hidden[:, :stop]
         expected[:, shape.num_context : shape.num_context + apart * width] = hidden[:, stop:]

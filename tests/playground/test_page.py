@@ -285,10 +285,10 @@ def test_colours_follow_the_system_and_the_switch(browser: Browser, server: Serv
 
 def test_ctrl_enter_runs_examples_fill_and_the_strip_tells(browser: Browser, server: ServerProcess) -> None:
     browser.open(server.url)
-    browser.script("[...document.querySelectorAll('#examples .chip')].find((c) => c.textContent === 'Sort').click()")
-    assert "Sort" in str(browser.one("#prompt").get_property("value"))
+    browser.script("[...document.querySelectorAll('#examples .chip')].find((c) => c.textContent === 'Story').click()")
+    assert "a story" in str(browser.one("#prompt").get_property("value"))
     browser.script("document.querySelector('.skip').click()")
-    assert browser.script("return document.activeElement.value").startswith("Sort")
+    assert browser.script("return document.activeElement.value").startswith("Write a story")
     browser.one("#prompt").send_keys(Keys.CONTROL, Keys.ENTER)
     browser.wait(lambda: "tokens" in browser.text(".pane .state"))
     browser.wait(lambda: browser.text("#status-device").startswith("cpu"))
