@@ -48,6 +48,9 @@ def decoders(cache: CacheName, has_greedy_drafts: bool) -> dict[str, DecoderConf
     named = {"greedy": replace(threshold, policy="greedy"), "threshold 0.9": threshold}
     named |= {f"threshold 0.9, D = {depth}": replace(threshold, draft_depth=depth) for depth in (1, 2, 3, 5, 7)}
     named |= {"threshold 0.9, D = auto": replace(threshold, draft_depth="auto")}
+    sets = replace(threshold, draft_increment="subsets")
+    named |= {f"threshold 0.9, sets, D = {depth}": replace(sets, draft_depth=depth) for depth in (3, 7)}
+    named |= {"threshold 0.9, sets, D = auto": replace(sets, draft_depth="auto")}
     if has_greedy_drafts:
         named |= {f"greedy, D = {depth}": replace(threshold, policy="greedy", draft_depth=depth) for depth in (1, 3, 7)}
         named |= {"greedy, D = auto": replace(threshold, policy="greedy", draft_depth="auto")}

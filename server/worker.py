@@ -27,6 +27,7 @@ from psd_core.errors import CheckpointError, ConfigError, RequestError
 from psd_core.graphs import cuda_recorder
 from psd_core.models.compiling import compile_layers
 from server.codec import open_codec
+from server.heap import HeapTrimmer, system_trim
 from server.logs import configure_logging
 from server.messages import (
     Add,
@@ -60,6 +61,7 @@ class Worker:
     def __init__(self, engine: Engine, socket: zmq.Socket[bytes]) -> None:
         self._engine = engine
         self._socket = socket
+        self._heap = HeapTrimmer(time.monotonic, system_trim())
 
     def run(self) -> NoReturn:
         """Serve until the process ends."""
@@ -67,6 +69,7 @@ class Worker:
             self._receive()
             if self._engine.has_work():
                 self._send(Stepped(self._engine.step()))
+            self._heap.pass_by()
 
     def _receive(self) -> None:
         """Take every message that waits; block only while the engine has nothing to do."""
