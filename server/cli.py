@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from psd_core.errors import CheckpointError, ConfigError
 from server.bench.flags import DESCRIPTION as BENCH
 from server.bench.flags import add_bench_flags
 from server.checkpoints import cached_source, check_source
+from server.cores import WAIT_POLICY
 from server.evaluation.flags import add_calibrate_flags, add_eval_flags
 from server.flags import DTYPES
 from server.logs import configure_logging
@@ -21,6 +23,7 @@ from server.version import VERSION
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand. Exit status: 0 done, 1 failed, 2 wrong usage."""
+    os.environ.setdefault(WAIT_POLICY, "PASSIVE")  # read when torch is imported, by commands that compute here
     parser = argparse.ArgumentParser(prog="psd", description="Inference server for diffusion language models.")
     parser.add_argument("--version", action="version", version=f"psd-server {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -9,6 +9,10 @@ import os
 from pathlib import Path
 from typing import Final
 
+# OpenMP's threads wait for each other some dozen times per forward. By default they do so in a loop that keeps the core
+# busy: with anything else on the machine, the thread that all wait for may be the one that is kept from it.
+WAIT_POLICY: Final = "OMP_WAIT_POLICY"
+
 CPU_MAX: Final = Path("/sys/fs/cgroup/cpu.max")
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from server.cores import WAIT_POLICY
 from server.messages import WorkerConfig
 from server.messages import encode_config as encode_worker_config
 
@@ -22,9 +23,10 @@ SETTLE_SECONDS: Final = 0.2  # one rank's death takes others along: until all th
 
 # A worker's tensors have another size with every batch. glibc would keep what it once got in holes that fit no other,
 # and oneDNN a compiled kernel per shape, by default a thousand: hundreds of megabytes in an hour of mixed traffic.
-MEMORY_SETTINGS: Final[Mapping[str, str]] = {
+WORKER_SETTINGS: Final[Mapping[str, str]] = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 20),  # bytes; larger pieces go back to the system when they are freed
     "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
+    WAIT_POLICY: "PASSIVE",
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",  # kernels; `models/shapes.py` keeps the shapes in use below that
 }
 
@@ -95,8 +97,8 @@ class WorkerProcesses:
 
 
 def worker_environment(own: Mapping[str, str]) -> dict[str, str]:
-    """What a worker is started with: `own`, and settings that keep its memory level where `own` has none."""
-    return {**MEMORY_SETTINGS, **own}
+    """What a worker is started with: `own`, and settings for its memory and threads where `own` has none."""
+    return {**WORKER_SETTINGS, **own}
 
 
 async def _spawn(config: WorkerConfig) -> asyncio.subprocess.Process:

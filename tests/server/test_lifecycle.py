@@ -15,7 +15,7 @@ import httpx
 import pytest
 import torch
 
-from server.processes import MEMORY_SETTINGS, worker_environment
+from server.processes import WORKER_SETTINGS, worker_environment
 from tests.server.process import SERVE, SLOW, ServerProcess, wait_until
 
 LONG = {
@@ -206,15 +206,17 @@ def test_the_worker_ends_when_the_api_process_is_killed(own_server: ServerProces
     wait_until(lambda: not any(map(is_running, pids)), 5)
 
 
-def test_a_workers_memory_stays_level_by_settings_that_the_environment_may_change(random_server: ServerProcess) -> None:
+def test_a_worker_has_settings_for_memory_and_threads_that_the_environment_may_change(
+    random_server: ServerProcess,
+) -> None:
     (pid,) = random_server.worker_pids()
     entries = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     given = dict(entry.split("=", 1) for entry in entries if entry)
-    assert {name: given[name] for name in MEMORY_SETTINGS} == {
-        name: os.environ.get(name, value) for name, value in MEMORY_SETTINGS.items()
+    assert {name: given[name] for name in WORKER_SETTINGS} == {
+        name: os.environ.get(name, value) for name, value in WORKER_SETTINGS.items()
     }
     assert worker_environment({"MALLOC_TRIM_THRESHOLD_": "7", "HOME": "/x"}) == {
-        **MEMORY_SETTINGS,
+        **WORKER_SETTINGS,
         "MALLOC_TRIM_THRESHOLD_": "7",
         "HOME": "/x",
     }
