@@ -83,7 +83,7 @@ class Figures:
     rows               block states scored over all forwards
     drafted_tokens     positions that drafts filled beyond the policy's own state
     accepted_tokens    those of them that held
-    accepted_depths    [d] = denoising forwards whose accepted row was draft d (0: the policy's own state)
+    accepted_depths    [d] = denoising forwards in which d drafts held one after the other (0: none)
     queue_seconds      from arrival at the engine to the first forward
     decode_seconds     from the first forward to the end
     refresh_seconds    steps, whoever else took part in them, whose forward refreshed this request

@@ -134,6 +134,16 @@ def test_one_json_line_per_finished_request_has_the_answers_figures(secured: Ser
     assert 0 <= line["queue_seconds"] <= line["first_text_seconds"] <= line["total_seconds"]
 
 
+def test_what_is_not_known_of_a_cancelled_request_is_null_in_its_line_and_not_zero(secured: ServerProcess) -> None:
+    body = {"model": "tiny", "prompt": "a", "max_tokens": 400, "ignore_eos": True, "stream": True, "psd": SLOW}
+    headers = bearer(SECRET) | {"x-request-id": "left-early"}
+    with secured.client.stream("POST", "/v1/completions", json=body, headers=headers) as response:
+        next(response.iter_lines())
+    line = finished_line(secured, "left-early")
+    assert line["reason"] == "cancelled"
+    assert (line["forwards"], line["tokens_per_forward"], line["queue_seconds"]) == (None, None, None)
+
+
 def test_two_requests_of_one_id_both_work(secured: ServerProcess) -> None:
     body = {"model": "tiny", "prompt": "a", "max_tokens": 2}
     headers = bearer("bob-key") | {"x-request-id": "twin"}
