@@ -30,7 +30,7 @@ import torch
 
 from benchmarks.decoding import cpu_name
 from benchmarks.gpu_checks import Check, check_attention, check_forwards, check_graphs
-from benchmarks.measuring import random_llada
+from benchmarks.measuring import random_llada, random_model
 from benchmarks.traced import TRACE, TracedEngine
 from psd_core.config import DecoderConfig
 from psd_core.graphs import EagerRecorder, Recorder, cuda_recorder
@@ -220,18 +220,6 @@ def scale_of(shape: str) -> Scale:
             return Scale(spec, 256, 128, 32, ((1, 0), (1, 3), (8, 3), (32, 3)), GIB)
         case _:
             return Scale(random_llada(64, 2, 256), 16, 16, 8, ((1, 0), (1, 3), (3, 3)), 1 << 20)
-
-
-def random_model(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> DiffusionDecoder:
-    """Random weights of that shape, made on the device."""
-    model = DiffusionDecoder(spec, dtype, device)
-    generator = torch.Generator(device).manual_seed(0)
-    for name, parameter in model.named_parameters():
-        if name.endswith("norm.weight"):
-            parameter.fill_(1.0)
-        else:
-            parameter.normal_(0.0, 1 / math.sqrt(parameter.shape[-1]), generator=generator)
-    return model.eval()
 
 
 def describe(device: torch.device) -> str:

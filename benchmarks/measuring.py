@@ -72,10 +72,11 @@ def random_llada(
     )
 
 
-def random_model(spec: ModelSpec, dtype: torch.dtype) -> DiffusionDecoder:
-    """Random weights of that shape; what it says means nothing, what it costs does."""
-    model = DiffusionDecoder(spec, dtype, torch.device("cpu"))
-    generator = torch.Generator().manual_seed(0)
+def random_model(spec: ModelSpec, dtype: torch.dtype, device: torch.device | None = None) -> DiffusionDecoder:
+    """Random weights, made on the device (None: the CPU); what such a model says means nothing, what it costs does."""
+    device = device or torch.device("cpu")
+    model = DiffusionDecoder(spec, dtype, device)
+    generator = torch.Generator(device).manual_seed(0)
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight"):
             parameter.fill_(1.0)

@@ -231,7 +231,7 @@ class Replica:
         begun = _Lines()
         try:
             await processes.start(msgspec.structs.replace(self._config, address=address), begun.write_fd, meeting)
-        except BaseException:
+        except BaseException:  # cancelled while starting, too: nobody else has the pipe yet
             begun.close()
             raise
         finally:

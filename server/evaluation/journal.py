@@ -41,7 +41,7 @@ class Journal:
         except BlockingIOError:
             self._file.close()
             raise ConfigError("output", f"{path} is being written by another run; take another --output") from None
-        except BaseException:
+        except BaseException:  # Ctrl-C while a long journal is read, too: nobody else will close it
             self._file.close()
             raise
 

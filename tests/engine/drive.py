@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -79,6 +80,16 @@ class Driver:
         while self.engine.has_work():
             self.step()
         assert all(outcome.finished for outcome in self.outcomes.values()), "a request ended in silence"
+
+
+def assert_all_as_alone(driver: Driver, plain: DiffusionDecoder, requests: Sequence[Request]) -> None:
+    """Requests that join one forward after the other get what each gets alone from `plain`."""
+    for request in requests:
+        driver.add(request)
+        driver.step()
+    driver.run()
+    for request in requests:
+        assert_same(driver.outcomes[request.request_id], run_alone(plain, request)[0])
 
 
 def assert_same(outcome: Outcome, alone: Outcome) -> None:

@@ -13,7 +13,7 @@ from psd_core.config import DecoderConfig
 from psd_core.errors import ConfigError
 from psd_core.models.compiling import compile_layers
 from psd_core.request import Request
-from tests.engine.drive import Driver, assert_same, run_alone
+from tests.engine.drive import Driver, assert_all_as_alone
 from tests.engine.tiny import tiny_model, tiny_spec
 
 pytestmark = pytest.mark.filterwarnings("default")  # the compiler warns of much that is none of our business
@@ -38,12 +38,7 @@ def test_compiled_layers_answer_as_plain_ones_and_are_compiled_once() -> None:
         Request(str(depth), tuple(range(2, 3 + 5 * depth)), 8 + depth, DecoderConfig(block_length=8, draft_depth=depth))
         for depth in range(4)
     ]
-    for request in requests:
-        driver.add(request)
-        driver.step()
-    driver.run()
-    for request in requests:
-        assert_same(driver.outcomes[request.request_id], run_alone(plain, request)[0])
+    assert_all_as_alone(driver, plain, requests)
     hidden, angle = torch.randn(1, spec.hidden_size), torch.randn(1, 1, spec.head_dim)
     single = [layers[0].before(layers[0], hidden, angle, angle) for layers in (compiled.layers, plain.layers)]
     torch.testing.assert_close(*single)

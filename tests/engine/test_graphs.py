@@ -19,12 +19,13 @@ from psd_core.config import DecoderConfig, EngineConfig
 from psd_core.errors import ConfigError
 from psd_core.graphs import Compute, EagerRecorder, Graphs, Replay, cuda_recorder
 from psd_core.kvcache.store import KVStore
+from psd_core.models.layers import DiffusionDecoder
 from psd_core.models.loader import load_model
 from psd_core.models.padded_attention import padded_bias, unpack
 from psd_core.padded import MAX_TOKENS, pack, shape_of
 from psd_core.plan import StepPlan
 from psd_core.request import Request, SamplingParams
-from tests.engine.drive import Driver, assert_same, mixed_requests, run_alone
+from tests.engine.drive import Driver, assert_all_as_alone, assert_same, mixed_requests, run_alone
 from tests.engine.spans import SHAPES, Shape, plan_of
 from tests.engine.tiny import tiny_model, tiny_spec
 
@@ -97,6 +98,17 @@ def test_the_padded_bias_hides_what_its_plain_twin_says(shapes: list[Shape]) -> 
     assert (bias == 0).any(dim=-1).all(), "a query that sees nothing is NaN"
 
 
+def assert_as_plain(graphs: Graphs, plan: StepPlan, model: DiffusionDecoder, store: KVStore) -> None:
+    """The recorded forward of `plan` has the plain one's hidden states where they are scored, and no NaN elsewhere."""
+    batch = build_batch(plan, False, torch.float32, torch.device("cpu"))
+    expected = model(batch, store)[batch.score_index]
+    recorded = graphs.run(plan)
+    assert recorded is not None
+    hidden, scored = recorded
+    torch.testing.assert_close(hidden[scored], expected, atol=1e-4, rtol=1e-4)
+    assert hidden.isfinite().all()
+
+
 @pytest.mark.parametrize("num_kv_heads", [1, 2])
 @pytest.mark.parametrize("shapes", SHAPES)
 def test_a_recorded_forward_equals_the_plain_one(shapes: list[Shape], num_kv_heads: int) -> None:
@@ -104,13 +116,7 @@ def test_a_recorded_forward_equals_the_plain_one(shapes: list[Shape], num_kv_hea
     model, store = tiny_model(0, tiny_spec(num_kv_heads)), random_store(num_slots, num_kv_heads)
     graphs = Graphs(model, store, EagerRecorder())
     with torch.inference_mode():
-        batch = build_batch(plan, False, torch.float32, torch.device("cpu"))
-        expected = model(batch, store)[batch.score_index]
-        recorded = graphs.run(plan)
-        assert recorded is not None
-        hidden, scored = recorded
-        torch.testing.assert_close(hidden[scored], expected, atol=1e-4, rtol=1e-4)
-        assert hidden.isfinite().all()
+        assert_as_plain(graphs, plan, model, store)
 
 
 def test_a_recording_is_repeated_for_other_batches_of_its_shape() -> None:
@@ -127,12 +133,7 @@ def test_a_recording_is_repeated_for_other_batches_of_its_shape() -> None:
             plan, _ = plan_of(shapes)
             for arena in (*store.keys, *store.values):
                 arena.add_(0.1)
-            batch = build_batch(plan, False, torch.float32, torch.device("cpu"))
-            expected = model(batch, store)[batch.score_index]
-            recorded = graphs.run(plan)
-            assert recorded is not None
-            hidden, scored = recorded
-            torch.testing.assert_close(hidden[scored], expected, atol=1e-4, rtol=1e-4)
+            assert_as_plain(graphs, plan, model, store)
     assert (recorder.num_recorded, recorder.num_replays) == (2, 4), "one of each was the trial at the start"
 
 
@@ -142,19 +143,14 @@ def test_answers_are_the_same_with_recorded_forwards(cache: str) -> None:
     spec = tiny_spec(1, False, cache == "shifted dual", block_length, cache == "context-causal")
     model, recorder = tiny_model(2, spec), CountingRecorder(traces=cache == "dual")
     mode = {"context-causal": "causal", "shifted dual": "dual"}.get(cache, cache)
-    decoder = DecoderConfig(policy="greedy", block_length=8, cache=mode)  # type: ignore[arg-type]
+    decoder = DecoderConfig(policy="greedy", block_length=8, cache=mode)  # type: ignore[arg-type]  # one of CacheName
     requests = [
         Request("a", (3, 4, 5), 16, decoder),
         Request("b", tuple(range(2, 13)), 9, replace(decoder, draft_depth=1)),
         Request("c", (9, 8), 8, replace(decoder, draft_depth=0), sampling=SamplingParams(temperature=1.0, seed=3)),
     ]
     driver = Driver(model, recorder=recorder)
-    for request in requests:
-        driver.add(request)
-        driver.step()
-    driver.run()
-    for request in requests:
-        assert_same(driver.outcomes[request.request_id], run_alone(model, request)[0])
+    assert_all_as_alone(driver, model, requests)
     assert 1 < recorder.num_recorded < recorder.num_replays
 
 

@@ -67,8 +67,8 @@ class ServerProcess:
             self.client = httpx.Client(base_url=self.url, timeout=60.0, verify=verify)
             if waits_ready:
                 wait_until(self.is_ready, START_SECONDS)
-        except BaseException:
-            self.__exit__(None, None, None)  # nobody else will end the process
+        except BaseException:  # nobody else will end the process
+            self.__exit__(None, None, None)
             raise
 
     @property
