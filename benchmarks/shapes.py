@@ -1,7 +1,7 @@
 """Shapes of drafts: which states to guess beyond the policy's own, from candidates that are one step old.
 
-Those of this file follow a fixed rule; `benchmarks.habits` has those that learn from what held. Beyond what the server
-offers (chains), states need not be nested: `exact` accepts a draft wherever it stands.
+Those of this file follow a fixed rule; `benchmarks.habits` has those that learn from what held. The server offers
+chains and sets; states need not be nested, since `exact` accepts a draft wherever it stands.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from psd_core.block import BlockState, Candidates, IntArray
 from psd_core.config import DraftIncrement
 from psd_core.policies import Policy
-from psd_core.speculation import draft_chain
+from psd_core.speculation import draft_chain, draft_subsets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,13 +123,7 @@ def with_swapped_order(scene: Scene, count: int) -> list[BlockState]:
 
 def subsets(scene: Scene, count: int) -> list[BlockState]:
     """Sets of the most certain positions, in the order of binary numbers: {1}, {2}, {1, 2}, {3}, {1, 3} …"""
-    ranked = scene.ranked
-    found = []
-    for number in range(1, count + 1):
-        chosen = [index for index in range(number.bit_length()) if number >> index & 1]
-        if chosen[-1] < ranked.size:
-            found.append(scene.state.fill(ranked[chosen], scene.stale))
-    return found
+    return draft_subsets(scene.state, scene.stale, scene.policy, count)
 
 
 def filled(state: BlockState, positions: IntArray, token_ids: IntArray) -> BlockState:

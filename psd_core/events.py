@@ -83,7 +83,7 @@ class Figures:
     rows               block states scored over all forwards
     drafted_tokens     positions that drafts filled beyond the policy's own state
     accepted_tokens    those of them that held
-    accepted_depths    [d] = denoising forwards in which d drafts held one after the other (0: none)
+    accepted_depths    [d] = denoising forwards by the accepted draft, 0: none held; of sets, by how many held in a row
     queue_seconds      from arrival at the engine to the first forward
     decode_seconds     from the first forward to the end
     refresh_seconds    steps, whoever else took part in them, whose forward refreshed this request

@@ -157,7 +157,7 @@ def make_span(share: Share, mask_id: int, is_shifted: bool) -> Span:
     sequence, depth = share.sequence, share.depth
     rows = [sequence.state]
     if sequence.candidates is not None:
-        rows += _guesses(sequence, sequence.candidates, depth)
+        rows += _drafted_rows(sequence, sequence.candidates, depth)
     phase, window = next_window(sequence, is_shifted)
     is_judged_by_parent = rows[-1].is_complete and sequence.request.decoder.edit_threshold is None
     computed = rows[:-1] if is_judged_by_parent else rows
@@ -177,7 +177,7 @@ def make_span(share: Share, mask_id: int, is_shifted: bool) -> Span:
     )
 
 
-def _guesses(sequence: Sequence, stale: Candidates, depth: int) -> list[BlockState]:
+def _drafted_rows(sequence: Sequence, stale: Candidates, depth: int) -> list[BlockState]:
     """The rows beside the sequence's own: its drafts, or its branches."""
     state, policy, decoder = sequence.state, sequence.policy, sequence.request.decoder
     if decoder.policy == "lopa":

@@ -9,7 +9,7 @@ from psd_core.errors import ConfigError
 
 
 def check_output(path: Path) -> None:
-    """ConfigError unless --output, a file, can be written."""
+    """ConfigError unless the file, which is --output or lies in it, can be written."""
     given = repr(str(path))
     if not path.name or path.is_dir() or not path.parent.is_dir():
         raise ConfigError("output", f"--output must be a file name in a folder that exists, got {given}")

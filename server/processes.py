@@ -27,7 +27,7 @@ WORKER_SETTINGS: Final[Mapping[str, str]] = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 20),  # bytes; larger pieces go back to the system when they are freed
     "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
     WAIT_POLICY: "PASSIVE",
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",  # kernels; `models/shapes.py` keeps the shapes in use below that
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",  # kernels; `models/shapes.py` keeps the shapes few
 }
 
 _BOOT: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from server.worker import main; main()"

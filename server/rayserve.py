@@ -40,6 +40,7 @@ from server.logs import configure_logging
 from server.metrics import CONTENT_TYPE
 from server.run import app_state
 from server.settings import ModelSettings, Settings, resolve
+from server.speedups import check_speedups
 
 FlagValue = str | int | float | bool
 
@@ -169,6 +170,14 @@ def resolve_flags(flags: Mapping[str, FlagValue], num_gpus: float) -> Settings:
     if settings.model.replicas != 1:
         raise ConfigError("replicas", f"replicas must be 1: Ray places them, got {settings.model.replicas}")
     model = dataclasses.replace(settings.model, device=fit_device(settings.model, num_gpus))
+    check_speedups(
+        {
+            "tensor_parallel_size": model.tensor_parallel_size,
+            "compile": model.compiles,
+            "cuda_graphs": model.cuda_graphs,
+            "device": model.device,
+        }
+    )
     return dataclasses.replace(settings, model=model)
 
 

@@ -150,11 +150,12 @@ class DecoderLayer(nn.Module):
 
 
 class DiffusionDecoder(nn.Module):
-    """A masked diffusion language model: embeddings, layers, final norm, head. Immutable once loaded.
+    """A masked diffusion language model: embeddings, layers, final norm, head.
 
-    Rotary tables stay float32 whatever the weights are. Quantised are the matrices of the layers only: embedding and
-    head are an eighth of LLaDA-8B, and what rounds the head rounds every confidence. With several ranks this is one
-    rank's part: `spec` is the shape of the whole, `local` of what is here.
+    Its weights are immutable once loaded; `compiling` may put twins in place of the halves of a layer. Rotary tables
+    stay float32 whatever the weights are. Quantised are the matrices of the layers only: embedding and head are an
+    eighth of LLaDA-8B, and what rounds the head rounds every confidence. With several ranks this is one rank's part:
+    `spec` is the shape of the whole, `local` of what is here.
     """
 
     def __init__(
@@ -187,20 +188,20 @@ class DiffusionDecoder(nn.Module):
 
     def forward(self, batch: Batch, store: KVStore) -> Tensor:
         """Final hidden states of all query tokens, [T, d]."""
-        return self.compute(batch.token_ids, batch.positions, attention_over(batch), store)
+        num_tokens, token_ids, positions = batch.token_ids.shape[0], batch.token_ids, batch.positions
+        if self.pads_rows:
+            token_ids, positions = pad_rows(token_ids), pad_rows(positions)
+        return self.compute(token_ids, positions, attention_over(batch), store)[:num_tokens]
 
     def compute(self, token_ids: Tensor, positions: Tensor, attention: Attention, store: KVStore) -> Tensor:
         """As `forward`, for tokens at positions, [T] int64 each, with an attention of whatever kind."""
-        num_tokens = token_ids.shape[0]
-        if self.pads_rows:
-            token_ids, positions = pad_rows(token_ids), pad_rows(positions)
         hidden = self._embed(token_ids)
         angles = positions[:, None].float() * self.inverse_frequencies[None, :]
         angles = torch.cat([angles, angles], dim=-1)[:, None, :]  # [T, 1, D']
         rotary = (angles.cos(), angles.sin())
         for index, layer in enumerate(self.layers):
             hidden = layer(hidden, rotary, attention, store.keys[index], store.values[index])
-        result: Tensor = self.final_norm(hidden[:num_tokens])
+        result: Tensor = self.final_norm(hidden)
         return result
 
     def loadable(self) -> dict[str, Tensor]:

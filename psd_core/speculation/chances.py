@@ -39,7 +39,7 @@ class Chances:
     held: FloatArray = field(default_factory=_counts)  # [D, K]
 
     def estimate(self, weakest: FloatArray) -> FloatArray:
-        """Probability of each of n nested drafts to hold, [n], from the confidence of its weakest token ([n])."""
+        """Probability of each of n drafts to hold, [n], from its row and the confidence of its weakest token ([n])."""
         depth = np.arange(weakest.size)
         guess = FIRST_GUESS * FIRST_DECAY**depth
         offered, held = self.offered[: weakest.size], self.held[: weakest.size]
@@ -52,7 +52,7 @@ class Chances:
     def observe(self, weakest: FloatArray, path: Iterable[int]) -> Chances:
         """These counts after n drafts ([n]: the confidence of each one's weakest token) were offered.
 
-        path   accepted rows; row d is the draft of depth d
+        path   accepted rows; row d is draft d: of that depth in a chain, the d-th of sets
         """
         depth, kind = np.arange(weakest.size), _kinds(weakest)
         offered, held = self.offered * MEMORY, self.held * MEMORY

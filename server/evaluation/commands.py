@@ -64,14 +64,13 @@ def _evaluate(given: argparse.Namespace, folder: Path) -> int:
     tasks = given.task or [BUILT_IN]
     prepared = _prepare(given, tasks)
     folder.mkdir(parents=True, exist_ok=True)
-    if given.restart:
-        for name in ("journal.jsonl", "grades.jsonl"):
-            (folder / name).unlink(missing_ok=True)
     check_output(folder / "journal.jsonl")
     source = make_source(given, settings, given.batch or BATCH)
     fixed = run_settings(source, ask)
     plan = Plan(prepared.problems, prepared.cells, ask)
-    with Journal(folder / "journal.jsonl", fixed) as journal, Board() as board:
+    with Journal(folder / "journal.jsonl", fixed, given.restart) as journal, Board() as board:
+        if given.restart:
+            (folder / "grades.jsonl").unlink(missing_ok=True)
         for note in prepared.notes:
             board.note(note)
         ask_all(plan, source, journal, board)

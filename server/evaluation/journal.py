@@ -24,8 +24,12 @@ from server.evaluation.cell import Cell
 class Journal:
     """Answers by cell and problem. Owns the file; use as a context manager."""
 
-    def __init__(self, path: Path, settings: JsonObject) -> None:
-        """settings: whatever must be the same in every session of the run. ConfigError if it is not."""
+    def __init__(self, path: Path, settings: JsonObject, restarts: bool = False) -> None:
+        """ConfigError if another run is writing the file, or settings differ.
+
+        settings   whatever must be the same in every session of the run
+        restarts   throw away what is in the file, once it is known to be nobody else's
+        """
         self._path = path
         self._cells: dict[str, object] = {}
         self.answers: dict[str, dict[str, Answer]] = {}
@@ -34,6 +38,8 @@ class Journal:
         self._file = path.open("a", encoding="utf-8")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if restarts:
+                self._file.truncate(0)
             if path.stat().st_size:
                 self._read()
             else:

@@ -57,7 +57,7 @@ class Summary:
     rows: int
     drafted_tokens: int
     accepted_tokens: int
-    accepted_depths: tuple[int, ...]  # [d] = denoising forwards whose accepted row was draft d
+    accepted_depths: tuple[int, ...]  # as in psd_core.events
     spatial_deciles: tuple[int, ...]
     temporal_deciles: tuple[int, ...]
     seconds: float

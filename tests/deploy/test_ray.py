@@ -132,6 +132,7 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"flags": {"tensor_parallel_size": 2}, "num_gpus": 2}, "accepted: auto"),
     ({"flags": {"tensor_parallel_size": 2}, "num_gpus": 0}, "accepted: cpu"),
     ({"flags": {"device": "cuda"}, "num_gpus": 0.5}, "accepted: cuda"),  # two replicas on one GPU
+    ({"num_gpus": 0, "flags": {"cuda_graphs": True}}, "--cuda-graphs needs a CUDA device, got --device cpu"),
     ({"num_gpus": 0}, "accepted: cpu"),  # Ray would show it every GPU of the node
     ({"num_gpus": "1", "max_replicas": "2", "flags": '{"policy": "greedy"}'}, "accepted: auto"),  # a command line
 ]

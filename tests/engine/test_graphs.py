@@ -119,6 +119,21 @@ def test_a_recorded_forward_equals_the_plain_one(shapes: list[Shape], num_kv_hea
         assert_as_plain(graphs, plan, model, store)
 
 
+def test_a_recorded_forward_in_bfloat16_keeps_its_shape_where_plain_ones_are_padded() -> None:
+    plan, num_slots = plan_of([(1, 4, 8, 20, True, None, None)])
+    model = DiffusionDecoder(tiny_spec(2), torch.bfloat16, torch.device("cpu"))
+    model.load_state_dict(tiny_model(0).state_dict())
+    assert model.pads_rows
+    store = KVStore(2, num_slots, 2, 16, torch.bfloat16, torch.device("cpu"))
+    with torch.inference_mode():
+        recorded = Graphs(model.eval(), store, EagerRecorder()).run(plan)
+        batch = build_batch(plan, False, torch.bfloat16, torch.device("cpu"))
+        expected = model(batch, store)[batch.score_index]
+    assert recorded is not None
+    hidden, scored = recorded
+    torch.testing.assert_close(hidden[scored], expected, atol=5e-2, rtol=5e-2)
+
+
 def test_a_recording_is_repeated_for_other_batches_of_its_shape() -> None:
     """Other tokens, positions, slots, rows and masks; the cache has other contents, too."""
     batches: list[list[Shape]] = [

@@ -43,10 +43,20 @@ def test_two_runs_do_not_write_one_journal(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with Journal(path, {"model": "m"}):
         before = path.read_bytes()
-        with pytest.raises(ConfigError, match="is being written by another run"):
-            Journal(path, {"model": "m"})
+        for restarts in (False, True):
+            with pytest.raises(ConfigError, match="is being written by another run"):
+                Journal(path, {"model": "m"}, restarts)
         assert path.read_bytes() == before
     with Journal(path, {"model": "m"}):
+        pass
+
+
+def test_a_restart_throws_away_answers_and_settings(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text("what an old version wrote\n")
+    with Journal(path, {"model": "other"}, restarts=True) as journal:
+        assert not journal.answers
+    with Journal(path, {"model": "other"}):
         pass
 
 
