@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
 from psd_core.block import BlockState, Candidates, IntArray
-from psd_core.config import DraftIncrement
 from psd_core.policies import Policy
 from psd_core.speculation import draft_chain, draft_subsets
 
@@ -73,7 +72,7 @@ class Fixed:
         pass
 
 
-def chain(increment: DraftIncrement) -> Fixed:
+def chain(increment: int | Literal["policy"]) -> Fixed:
     """The server's own drafts."""
     return Fixed(lambda scene, count: draft_chain(scene.state, scene.stale, scene.policy, count, increment))
 

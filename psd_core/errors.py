@@ -10,6 +10,15 @@ PsdError
 
 from __future__ import annotations
 
+from typing import Final
+
+REASON_CHARS: Final = 300
+
+
+def one_line(error: Exception) -> str:
+    """What a library said, on one line and cut to a readable length."""
+    return " ".join(str(error).split())[:REASON_CHARS]
+
 
 class PsdError(Exception):
     """Base of every error raised on purpose."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import torch
 
@@ -30,8 +31,8 @@ class Follower:
         )
 
     @torch.inference_mode()
-    def run(self) -> None:
-        """Obey until rank 0 is gone. RuntimeError if one goes in the middle of a forward."""
+    def run(self, on_order: Callable[[], object] = lambda: None) -> None:
+        """Obey until rank 0 is gone; `on_order` is called after each. RuntimeError if one goes in the middle."""
         model = self._model
         while True:
             try:
@@ -44,6 +45,7 @@ class Follower:
             else:
                 for copy in order:
                     self._store.copy(copy.source, copy.target, copy.length)
+            on_order()
 
     def _forward(self, batch: Batch) -> None:
         """As `Runner` does it, without the choice of tokens."""

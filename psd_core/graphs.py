@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from psd_core.errors import ConfigError
+from psd_core.errors import ConfigError, one_line
 from psd_core.kvcache.store import KVStore
 from psd_core.models.experts import Experts
 from psd_core.models.layers import DiffusionDecoder
@@ -25,7 +25,6 @@ from psd_core.plan import StepPlan
 logger = logging.getLogger(__name__)
 
 MAX_SHAPES: Final = 128  # recorded ones; each holds its buffers, and a launch list of the driver's
-REASON_CHARS: Final = 300
 
 Compute = Callable[[Tensor], Tensor]
 Replay = Callable[[], Tensor]
@@ -131,8 +130,9 @@ class Graphs:
             if entry.replay is not None:
                 entry.replay().cpu()  # what fails on a device is told when something is read
         except RuntimeError as error:
-            reason = " ".join(str(error).split())[:REASON_CHARS]
-            raise ConfigError("cuda_graphs", f"--cuda-graphs: a forward cannot be recorded here: {reason}") from error
+            raise ConfigError(
+                "cuda_graphs", f"--cuda-graphs: a forward cannot be recorded here: {one_line(error)}"
+            ) from error
         if entry.replay is None:
             raise ConfigError("cuda_graphs", "--cuda-graphs: no memory is left for recording forwards")
         self._recorded[shape] = entry

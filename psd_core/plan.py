@@ -12,7 +12,7 @@ from psd_core.events import SpanPhase
 from psd_core.kvcache.modes import Window, denoise_window, refresh_window
 from psd_core.request import Request
 from psd_core.sequence import Sequence
-from psd_core.speculation import branch_out, draft_chain, draft_subsets
+from psd_core.speculation import branch_out, draft
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,9 +182,7 @@ def _drafted_rows(sequence: Sequence, stale: Candidates, depth: int) -> list[Blo
     state, policy, decoder = sequence.state, sequence.policy, sequence.request.decoder
     if decoder.policy == "lopa":
         return branch_out(state, stale, policy, depth)
-    if decoder.draft_increment == "subsets":
-        return draft_subsets(state, stale, policy, depth)
-    return draft_chain(state, stale, policy, depth, decoder.draft_increment)
+    return draft(state, stale, policy, depth, decoder.draft_increment)
 
 
 def _prompt_span(share: Share) -> Span:

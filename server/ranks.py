@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +21,7 @@ from psd_core.models.layers import DiffusionDecoder
 from psd_core.models.loader import OnProgress, load_model, resolve_device
 from psd_core.models.memory import context_bytes, describe_bytes
 from psd_core.models.shard import Shard
+from server.heap import HeapTrimmer, system_trim
 from server.messages import WorkerConfig
 
 logger = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ def follow(config: WorkerConfig) -> NoReturn:
         logger.debug("rank %d waits to be ended: %s", config.rank, error)
         threading.Event().wait()
         raise AssertionError("nobody sets the event") from error
-    follower.run()
+    follower.run(HeapTrimmer(time.monotonic, system_trim()).pass_by)
     raise SystemExit(1)
 
 

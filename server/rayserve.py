@@ -256,7 +256,8 @@ async def _metrics_listener(app: FastAPI) -> AsyncIterator[None]:
     finally:
         announcing.cancel()
         server.should_exit = True
-        await asyncio.gather(task, announcing, return_exceptions=True)
+        await asyncio.wait((task, announcing))
+        task.result()
 
 
 async def _announce(address: str, targets: DeploymentHandle) -> NoReturn:

@@ -14,14 +14,13 @@ from typing import Final, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from psd_core.errors import ConfigError
+from psd_core.errors import ConfigError, one_line
 from psd_core.kvcache.store import KVStore
 from psd_core.models.layers import DecoderLayer, DiffusionDecoder, GatedMLP
 
 logger = logging.getLogger(__name__)
 
 PROBE_TOKENS: Final = 8
-REASON_CHARS: Final = 300
 Result = TypeVar("Result")
 
 
@@ -42,9 +41,8 @@ def compile_layers(model: DiffusionDecoder) -> None:
     try:
         _try(model)
     except Exception as error:  # compilers fail in many ways, and each of them would fail in every forward
-        reason = " ".join(str(error).split())[:REASON_CHARS]
         needs = "a C++ compiler" if model.device.type == "cpu" else "Triton and a C compiler"
-        raise ConfigError("compile", f"--compile needs {needs}, and compiling failed: {reason}") from error
+        raise ConfigError("compile", f"--compile needs {needs}, and compiling failed: {one_line(error)}") from error
     logger.info("the layers are compiled, in %.1f s", time.monotonic() - started)
 
 

@@ -7,6 +7,8 @@ Method: PSD, arXiv 2605.15609, stage 2 (temporal).
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from psd_core.block import BlockState, Candidates, FloatArray
@@ -14,8 +16,17 @@ from psd_core.config import DraftIncrement
 from psd_core.policies import Policy, denoise
 
 
-def draft_chain(
+def draft(
     state: BlockState, stale: Candidates, policy: Policy, depth: int, increment: DraftIncrement
+) -> list[BlockState]:
+    """Up to `depth` states beyond `state`: sets of positions for the increment "subsets", else a chain."""
+    if increment == "subsets":
+        return draft_subsets(state, stale, policy, depth)
+    return draft_chain(state, stale, policy, depth, increment)
+
+
+def draft_chain(
+    state: BlockState, stale: Candidates, policy: Policy, depth: int, increment: int | Literal["policy"]
 ) -> list[BlockState]:
     """Up to `depth` nested states beyond `state`; fewer if the block completes.
 
@@ -23,7 +34,6 @@ def draft_chain(
     stale      the candidates `state` was made from; they cover all its undecided positions
     increment  positions added per draft, or "policy": what the policy selects from the stale candidates
     """
-    assert increment != "subsets", "these are not nested: draft_subsets"
     drafts: list[BlockState] = []
     current = state
     if increment == "policy":
@@ -59,19 +69,15 @@ def draft_subsets(state: BlockState, stale: Candidates, policy: Policy, depth: i
 def weakest_confidences(
     state: BlockState, stale: Candidates, policy: Policy, depth: int, increment: DraftIncrement, may_complete: bool
 ) -> FloatArray:
-    """Per draft of `draft_chain` or `draft_subsets` the confidence of the least certain token in it, [n].
+    """Per state of `draft` the confidence of the least certain token in it, [n].
 
     may_complete   whether a draft that completes the block counts as one
     """
     confidence = stale.confidence
     if isinstance(increment, str):
-        drafts = (
-            draft_subsets(state, stale, policy, depth)
-            if increment == "subsets"
-            else draft_chain(state, stale, policy, depth, increment)
-        )
-        wanted = [draft for draft in drafts if may_complete or not draft.is_complete]
-        return np.asarray([confidence[draft.filled_since(state)].min() for draft in wanted], np.float32)
+        drafts = draft(state, stale, policy, depth, increment)
+        wanted = [row for row in drafts if may_complete or not row.is_complete]
+        return np.asarray([confidence[row.filled_since(state)].min() for row in wanted], np.float32)
     lowest: FloatArray = np.minimum.accumulate(confidence[policy.rank(state, stale)])
     last = lowest.size - 1 if may_complete else lowest.size - 2  # index of the last position that may be drafted
     stops = np.arange(increment - 1, lowest.size, increment) if lowest.size else np.zeros(0, np.int64)

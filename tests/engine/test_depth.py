@@ -15,7 +15,7 @@ from psd_core.config import FIXED_AUTO_DEPTH, AcceptanceName, DecoderConfig, Dra
 from psd_core.depths import MAX_DECODERS
 from psd_core.policies import Policy, Threshold, TopK
 from psd_core.request import Request
-from psd_core.speculation import draft_chain, draft_subsets, weakest_confidences
+from psd_core.speculation import draft, weakest_confidences
 from psd_core.speculation.chances import Chances, Luck
 from psd_core.speculation.depth import Offer, choose_depths
 from psd_core.speculation.steptime import MIN_OBSERVED, ONE_FORWARD, StepTimes, Work, forward_work, span_work
@@ -111,13 +111,9 @@ def test_weakest_confidences_are_those_of_the_drafts_themselves(
     stale = Candidates(np.arange(len(tokens)), np.log(np.asarray(tokens, np.float32)))
     state = BlockState.masked(len(tokens))
     state = state.fill(policy.select(state, stale), stale)
-    if increment == "subsets":
-        drafts = draft_subsets(state, stale, policy, depth)
-    else:
-        drafts = draft_chain(state, stale, policy, depth, increment)
-    plain = [
-        stale.confidence[draft.filled_since(state)].min() for draft in drafts if may_complete or not draft.is_complete
-    ]
+    drafts = draft(state, stale, policy, depth, increment)
+    wanted = [row for row in drafts if may_complete or not row.is_complete]
+    plain = [stale.confidence[row.filled_since(state)].min() for row in wanted]
     fast = weakest_confidences(state, stale, policy, depth, increment, may_complete)
     assert fast.tolist() == plain
 
