@@ -98,7 +98,7 @@ def _describe(checkpoint: Checkpoint) -> list[Line]:
         ("mask id", str(spec.mask_id)),
         ("stop ids", ", ".join(map(str, spec.eos_ids)) or "none: texts end at max_tokens"),
         ("compared with", f"{family.parity} (tiny random checkpoints of this family)"),
-        ("licence", f"{family.licence} (the published weights)"),
+        ("licence", f"{family.licence} (the published weights of this family; those in this folder may have another)"),
         *(("notice", notice) for notice in checkpoint.notices),
     ]
 
