@@ -51,7 +51,11 @@ def evaluate(given: argparse.Namespace) -> int:
         return _evaluate(given, folder)
     except (ConfigError, TaskError) as error:
         return fail("eval", error, WRONG_USAGE)
-    except (SourceError, SandboxError, OSError) as error:
+    except SourceError as error:
+        status = fail("eval", error, FAILED)
+        print(f"psd eval: what was answered is in {folder}; the same command goes on from there", file=sys.stderr)
+        return status
+    except (SandboxError, OSError) as error:
         return fail("eval", error, FAILED)
     except KeyboardInterrupt:
         print(f"psd eval: stopped; the same command goes on from the answers in {folder}", file=sys.stderr)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -19,6 +19,8 @@ from psd_core.errors import ConfigError
 from server.body import JsonObject
 from server.evaluation.answer import Answer
 from server.evaluation.cell import Cell
+
+BEGINNING: Final = b'{"settings":'  # of the first line, as `_write` writes it
 
 
 class Journal:
@@ -89,11 +91,17 @@ class Journal:
 
     def _read(self) -> None:
         content = self._path.read_bytes()
+        if b"\n" not in content and content.startswith(BEGINNING):  # cut off before anything was said
+            self._file.truncate(0)
+            self._write({"settings": self._settings})
+            return
         whole = content.rpartition(b"\n")[0] + b"\n"
         lines = whole.splitlines()
+        number = 1
         try:
             self._check(json.loads(lines[0])["settings"])
             for line in lines[1:]:
+                number += 1
                 entry: dict[str, Any] = json.loads(line)
                 if "cell" in entry:
                     self._cells[entry["cell"]["name"]] = entry["cell"]["settings"]
@@ -104,8 +112,8 @@ class Journal:
         except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
             raise ConfigError(
                 "output",
-                f"{self._path} is no journal of a run ({type(error).__name__}: {error}); take another --output, "
-                "or start anew with --restart",
+                f"{self._path} is no journal of a run (line {number}: {type(error).__name__}: {error}); take another "
+                "--output, or start anew with --restart",
             ) from None
         if len(whole) != len(content):
             with self._path.open("r+b") as file:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
-from typing import Any
+from typing import Any, Final
 
 from server.body import JsonObject
 from server.evaluation.answer import Reply, read_cost, read_settings
 from server.evaluation.cell import PLACE_SETTINGS
 from server.terminal.remote import RemoteModel
-from server.terminal.source import SourceError
+from server.terminal.source import BusyError, SourceError
+
+BUSY_SECONDS: Final = 120.0  # for which a request is asked again
+RETRY_SECONDS: Final = 0.5
 
 
 class RemoteSource:
@@ -31,7 +35,7 @@ class RemoteSource:
         self._is_closing.clear()
         with ThreadPoolExecutor(self._concurrency) as threads:
             futures: dict[Future[Reply], str] = {
-                threads.submit(self._reply, path, body): name for name, body in bodies.items()
+                threads.submit(self._patiently, path, body): name for name, body in bodies.items()
             }
             try:
                 for future in as_completed(futures):
@@ -42,6 +46,16 @@ class RemoteSource:
             finally:
                 self._is_closing.set()
                 threads.shutdown(cancel_futures=True)
+
+    def _patiently(self, path: str, body: JsonObject) -> Reply:
+        """A reply from a server that may be busy for a while, with others or with starting a worker anew."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                return self._reply(path, body)
+            except BusyError:
+                if time.monotonic() > deadline or self._is_closing.wait(RETRY_SECONDS):
+                    raise
 
     def _reply(self, path: str, body: JsonObject) -> Reply:
         texts: list[str] = []

@@ -12,8 +12,9 @@ from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 
 from server.body import JsonObject
-from server.terminal.source import SourceError
+from server.terminal.source import BusyError, SourceError
 
+BUSY_STATUSES: Final = (429, 503)
 SILENCE_SECONDS: Final = 600.0  # as long as OpenAI's own client waits
 DONE: Final = "[DONE]"
 UNREADABLE: Final = (ValueError, RecursionError, KeyError, TypeError)  # what reading a stranger's JSON may raise
@@ -79,7 +80,8 @@ class RemoteModel:
             response = urlopen(Request(self._base + path, data, headers), timeout=SILENCE_SECONDS)
         except HTTPError as error:
             with error:
-                raise SourceError(_said(error)) from error
+                kind = BusyError if error.code in BUSY_STATUSES else SourceError
+                raise kind(_said(error)) from error
         except (URLError, OSError, HTTPException, ValueError) as error:  # ValueError: a host that is no name
             reason = error.reason if isinstance(error, URLError) else error
             raise SourceError(f"{self._base} cannot be reached: {reason}") from error

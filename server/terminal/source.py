@@ -16,6 +16,10 @@ class SourceError(Exception):
     """The request failed; the message is for the user."""
 
 
+class BusyError(SourceError):
+    """The server cannot take the request now: too much is open, or no worker is ready. Asking again may help."""
+
+
 class Source(Protocol):
     """Takes one request at a time. Closing the generator cancels the request."""
 

@@ -199,3 +199,16 @@ def test_wrong_usage_is_named(arguments: list[str], words: str, task: Path, tmp_
     ended = psd(*flags("http://127.0.0.1:9", task, tmp_path / "out", "greedy"), *arguments)
     assert ended.returncode in (1, 2)
     assert words in ended.stderr
+
+
+def test_a_server_that_is_full_is_asked_again(random_model_path: Path, tmp_path: Path) -> None:
+    task = tmp_path / "task.jsonl"
+    task.write_text("".join(json.dumps({"prompt": f"say {n}", "answer": str(n)}) + "\n" for n in range(12)))
+    with ServerProcess(random_model_path, tmp_path, ["--max-num-seqs", "1", "--max-waiting", "1"]) as server:
+        command = flags(server.url, task, tmp_path / "out", "greedy:draft_depth=0")
+        ended = psd(*command, "--concurrency", "8")
+        num_refused = server.metric('psd_request_errors_total{code="queue_full"}')
+    assert ended.returncode == 0, ended.stderr
+    answered = (tmp_path / "out" / "journal.jsonl").read_text().count('{"answer"')
+    assert answered == 12
+    assert num_refused > 0, "it was never full: the test asks too little"

@@ -60,6 +60,24 @@ def test_a_restart_throws_away_answers_and_settings(tmp_path: Path) -> None:
         pass
 
 
+def test_a_journal_that_was_cut_off_in_its_first_line_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    with Journal(path, {"model": "m"}):
+        pass
+    path.write_bytes(path.read_bytes()[:-5])
+    with Journal(path, {"model": "m"}):
+        pass
+    with Journal(path, {"model": "m"}) as journal:
+        assert not journal.answers
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"settings": {"model": "m"}}\n{"cell":\n')
+    with pytest.raises(ConfigError, match=r"is no journal of a run \(line 2: "):
+        Journal(path, {"model": "m"})
+
+
 @pytest.mark.parametrize("content", ["no journal", '{"settings": {"model": "m"}}\n{"answer": {}}\n', "7\n"])
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "journal.jsonl"
