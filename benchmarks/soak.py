@@ -279,12 +279,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", help="checkpoint folder; absent: the built-in model")
     parser.add_argument("--max-num-seqs", type=int, default=8, help="sequences that run at once (default: 8)")
     parser.add_argument("--max-waiting", type=int, default=16, help="sequences that wait (default: 16)")
+    parser.add_argument(
+        "--dtype",
+        default="float32",
+        help="in bfloat16 company may decide near ties, which then count as wrong (default: float32)",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-growth", type=float, help="bound on the growth of resident memory, as a ratio")
     parser.add_argument("--max-health-p99", type=float, help="bound on the 99th percentile of /health, in seconds")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     given = parser.parse_args(arguments)
     flags = ["--max-num-seqs", str(given.max_num_seqs), "--max-waiting", str(given.max_waiting)]
+    flags += ["--dtype", given.dtype]
     num_clients = OVERLOAD * (given.max_num_seqs + given.max_waiting)
     with OwnServer(given.model, flags) as server:
         url = server.wait_ready()

@@ -39,7 +39,12 @@ def first_token_seconds(flags: Sequence[str]) -> tuple[float, float, float]:
                 raise SystemExit(f"the server was not ready after {START_SECONDS:.0f} s")
             time.sleep(0.01)
         ready = time.perf_counter() - started
-        body = {"model": "psd-demo", "prompt": "How much is 9 + 9 - 6?", "max_tokens": 32, "stream": True}
+        body = {
+            "model": "psd-demo",
+            "prompt": "Otto has 10 photos. Tom has 7 more than Otto. How many photos does Tom have?",
+            "max_tokens": 32,
+            "stream": True,
+        }
         request = urllib.request.Request(
             f"{url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
         )

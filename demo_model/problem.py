@@ -13,9 +13,11 @@ class Problem:
     prompt   plain text, as a user types it
     answer   the text the model is trained to give, without the line break that separates it from a raw prompt
     tests    for `code`: Python asserts that the completed function must pass; empty otherwise
+    found    for `recall`: the parts of the answer that must be looked up, as (start, stop) in characters
     """
 
     task: str
     prompt: str
     answer: str
     tests: tuple[str, ...] = ()
+    found: tuple[tuple[int, int], ...] = ()

@@ -15,9 +15,9 @@ from demo_model.problem import Problem
 from demo_model.words import ANIMALS, COLORS, DAYS, TOPICS
 
 _INVITATIONS: Final = (
-    "{Please come|I hope you can come|You should come} to the TOPIC on DAY{.|!}",
-    "{We meet|We will meet|You can find us} at the TOPIC on DAY{.| morning.| evening.}",
-    "{Let us|I want to|We should} go to the TOPIC on DAY{.|!| together.}",
+    "{Please come|I hope you can come|You should come} to the TOPIC on DAY{.|!| evening.}",
+    "{We meet|We will meet|You can find us} at the TOPIC on DAY{.|!| evening.}",
+    "{Let us|I want to|We should} go to the TOPIC on DAY{.|!| evening.}",
 )
 _BODIES: Final[Mapping[str, str]] = {
     "garden": "The {roses|tulips|trees} are {green|open|tall} and the {grass|path|pond} is {dry|clean|warm}.",

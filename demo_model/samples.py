@@ -11,12 +11,14 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from demo_model.problem import Problem
-from demo_model.tasks import draw
+from demo_model.tasks import Stage, draw
 from demo_model.vocabulary import ASSISTANT_ID, BOS_ID, EOS_ID, EOT_ID, MASK_ID, SYSTEM_ID, USER_ID
 
 BLOCK_LENGTH: Final = 32
 LENGTHS: Final = (64, 96, 128, 160, 224)
 _LENGTH_SHARES: Final = (0.26, 0.34, 0.23, 0.11, 0.06)
+_FOUND_SHARE: Final = 0.6  # of the drill's samples hide nothing but what must be looked up
+_FOUND_RATE: Final = 0.9  # of its tokens are hidden then
 _SYSTEMS: Final = ("You are a helpful assistant.", "Answer the question.", "You are a careful assistant. Be brief.")
 _EOS_TAIL_WEIGHT: Final = 0.15  # of end-of-text tokens behind the first: easy, and most of a short answer's canvas
 _MIN_RATE: Final = 0.15  # bounds the weight of samples with very few masked positions
@@ -46,22 +48,27 @@ def encode(tokenizer: Tokenizer, problem: Problem, rng: random.Random) -> tuple[
     return prompt, [*ids(problem.answer), EOS_ID]
 
 
-def make_batch(tokenizer: Tokenizer, rng: random.Random, num_tokens: int, is_late: bool = False) -> TrainingBatch:
+def make_batch(tokenizer: Tokenizer, rng: random.Random, num_tokens: int, stage: Stage = "early") -> TrainingBatch:
     """About `num_tokens` tokens of canvases of one length; all randomness comes from `rng`."""
-    length = rng.choices(LENGTHS, _LENGTH_SHARES)[0]
+    length = LENGTHS[0] if stage == "drill" else rng.choices(LENGTHS, _LENGTH_SHARES)[0]
     inputs: list[list[int]] = []
     targets: list[list[int]] = []
     weights: list[list[float]] = []
     while len(inputs) * length < num_tokens:
-        prompt, answer = encode(tokenizer, draw(rng, is_late), rng)
+        problem = draw(rng, stage)
+        prompt, answer = encode(tokenizer, problem, rng)
         room = length - len(prompt)
         # An answer that does not fit is cut sometimes: real requests have small limits too.
         if room < BLOCK_LENGTH // 2 or (room < len(answer) and rng.random() < 0.8):
             continue
-        target = [*prompt, *answer[:room], *[EOS_ID] * (room - len(answer))]
-        masked, asked = _mask(len(prompt), min(len(answer), room), length, rng)
-        rate = max(_MIN_RATE, sum(asked) / max(1, min(room, BLOCK_LENGTH)))
         first_eos = len(prompt) + len(answer) - 1
+        target = [*prompt, *answer[:room], *[EOS_ID] * (room - len(answer))]
+        if stage == "drill" and problem.found and room >= len(answer) and rng.random() < _FOUND_SHARE:
+            masked = _mask_found(tokenizer, problem, first_eos - len(tokenizer.encode(problem.answer).ids), length, rng)
+            asked = list(masked)
+        else:
+            masked, asked = _mask(len(prompt), min(len(answer), room), length, rng)
+        rate = max(_MIN_RATE, sum(asked) / max(1, min(room, BLOCK_LENGTH)))
         inputs.append([MASK_ID if hidden else token for token, hidden in zip(target, masked, strict=True)])
         targets.append(target)
         weights.append(
@@ -96,3 +103,14 @@ def _mask(num_prompt: int, num_answer: int, length: int, rng: random.Random) -> 
     masked[start:stop] = hidden
     asked[start:stop] = hidden
     return masked, asked
+
+
+def _mask_found(tokenizer: Tokenizer, problem: Problem, start: int, length: int, rng: random.Random) -> list[bool]:
+    """Masked positions: tokens of what must be looked up, the answer beginning at `start`."""
+    offsets = tokenizer.encode(problem.answer, add_special_tokens=False).offsets
+    touched = [any(first < stop and last > begin for begin, stop in problem.found) for first, last in offsets]
+    masked = [False] * length
+    for index, is_found in enumerate(touched):
+        masked[start + index] = is_found and rng.random() < _FOUND_RATE
+    masked[start + rng.choice([index for index, is_found in enumerate(touched) if is_found])] = True
+    return masked

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from demo_model.problem import Problem
-from demo_model.words import ANIMALS, CITIES, COLORS, JOBS, SHORT_WORDS
+from demo_model.words import ANIMALS, CITIES, COLORS, JOBS, NAMES, SHORT_WORDS, invented_name
 
 
 def list_task(rng: random.Random, names: tuple[str, ...]) -> Problem:
@@ -106,16 +106,52 @@ def question(rng: random.Random, names: tuple[str, ...]) -> Problem:
     return Problem("qa", f"{passage} {_FACTS[kinds[asked]][2].format(chosen)}", said[chosen][asked])
 
 
-def recall(rng: random.Random, names: tuple[str, ...]) -> Problem:
-    """A drill of looking names up: pairs of name and word, asked in another order. Only trained, never evaluated."""
-    people = rng.sample(names, rng.randint(2, 4))
-    kind = rng.choice(tuple(_FACTS))
-    values = rng.sample(_FACTS[kind][1], len(people))
-    pairs = list(zip(people, values, strict=True))
-    asked = rng.sample(pairs, len(pairs))
-    shown = ", ".join(f"{person} = {value}" for person, value in pairs)
-    prompt = f"Given {shown}. Complete: " + ", ".join(f"{person} = ?" for person, _ in asked)
-    return Problem("recall", prompt, " ".join(f"{person} = {value}." for person, value in asked))
+_LINKS: Final = (" ", " ", " = ", ": ", " is ", " has ", " owns a ", " likes the ", " lives in ", " works as a ")
+
+
+def recall(rng: random.Random, names: tuple[str, ...], most_people: int = 4, any_word_share: float = 0.5) -> Problem:
+    """A drill of looking up: pairs of name and word, asked in another order. Only trained, never evaluated.
+
+    What stands between the two is of every length, from nothing on: a pair side by side is found by what copying
+    takes, the next token of an earlier one, and the rest can be learned from there.
+    """
+    people = rng.sample(names, rng.randint(2, most_people))
+    if rng.random() < any_word_share:
+        values = [_any_word(rng) for _ in people]
+    else:
+        values = rng.sample(_FACTS[rng.choice(tuple(_FACTS))][1], len(people))
+    link = rng.choice(_LINKS)
+    order = rng.sample(range(len(people)), len(people))
+    shown = " ".join(f"{person}{link}{value}." for person, value in zip(people, values, strict=True))
+    answer, found = "", []
+    for index in order:
+        answer += f"{' ' if answer else ''}{people[index]}{link}"
+        found.append((len(answer), len(answer) + len(values[index])))
+        answer += f"{values[index]}."
+    asked = ", ".join(people[index] for index in order)
+    return Problem("recall", f"{shown} Tell me about {asked}.", answer, found=tuple(found))
+
+
+def short_recall(rng: random.Random, names: tuple[str, ...]) -> Problem:
+    """The drill's first part: two or three people, mostly words of one kind."""
+    return recall(rng, names, most_people=3, any_word_share=0.15)
+
+
+def copy(rng: random.Random, names: tuple[str, ...]) -> Problem:
+    """A drill of copying: words, most of them made up, to be repeated. Only trained, never evaluated.
+
+    A made-up word can only be told by finding its pieces in the prompt: what looking a person up needs too, and
+    every token of the answer asks for it.
+    """
+    words = [_any_word(rng) for _ in range(rng.randint(3, 10))]
+    return Problem("copy", f"Repeat: {' '.join(words)}", " ".join(words))
+
+
+def _any_word(rng: random.Random) -> str:
+    if rng.random() < 0.6:
+        word = invented_name(rng)
+        return word if rng.random() < 0.5 else word.lower()
+    return rng.choice(rng.choice((NAMES, CITIES, JOBS, ANIMALS, COLORS, SHORT_WORDS)))
 
 
 def _joined(items: Iterable[object]) -> str:

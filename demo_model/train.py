@@ -17,7 +17,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -30,7 +30,7 @@ from torch import Tensor
 from demo_model.network import Network, Shape, export
 from demo_model.probe import accuracy
 from demo_model.samples import TrainingBatch, make_batch
-from demo_model.tasks import problems
+from demo_model.tasks import Stage, problems
 from demo_model.vocabulary import save_tokenizer, train_tokenizer
 
 _MUON_RATE, _ADAM_RATE, _WARMUP_STEPS = 0.01, 5e-4, 100
@@ -56,6 +56,12 @@ def loss_of(network: Network, forward: _Forward, batch: TrainingBatch, device: t
         logits = F.linear(hidden[asked], network.embedding)
     losses = F.cross_entropy(logits.float(), targets[asked], reduction="none")
     return (losses * weights[asked]).sum() / weights.sum()
+
+
+def stage_of(step: int, drill_steps: Sequence[int]) -> Stage:
+    """Which shares of the tasks a step trains."""
+    first, end = drill_steps
+    return "early" if step < first else "drill" if step < end else "late"
 
 
 def share_gradients(network: Network, extra: Tensor) -> None:
@@ -123,7 +129,7 @@ def train(arguments: argparse.Namespace, rank: int, world: int) -> None:
     while True:
         elapsed = torch.tensor([spent + time.monotonic() - started, 0.0], device=device)
         rng = random.Random(f"train-{arguments.seed}-{rank}-{step}")
-        batch = make_batch(tokenizer, rng, arguments.batch_tokens, step >= arguments.late_step)
+        batch = make_batch(tokenizer, rng, arguments.batch_tokens, stage_of(step, arguments.drill_steps))
         loss = loss_of(network, forward, batch, device)
         torch.autograd.backward(loss)
         elapsed[1] = loss.detach()
@@ -157,7 +163,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=75.0)
     parser.add_argument("--processes", type=int, default=2, help="CPU processes with one thread each")
     parser.add_argument("--batch-tokens", type=int, default=3072, help="per process and step")
-    parser.add_argument("--late-step", type=int, default=5634, help="from when on tasks.LATE_SHARES holds")
+    parser.add_argument(
+        "--drill-steps", type=int, nargs=2, default=(4200, 4800), metavar=("FIRST", "END"), help="steps of the drill"
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psd_core.admission import check
@@ -199,7 +199,7 @@ class Admission:
             return self.settings.decoder
         given = {name: value for name, value in psd.model_dump().items() if value is not None}
         try:
-            return dataclasses.replace(self.settings.decoder, **given)
+            return dataclasses.replace(_yielding(self.settings.decoder, given), **given)
         except ConfigError as error:
             raise from_core(error) from error
 
@@ -229,6 +229,16 @@ class Admission:
         else:  # blocks begin behind the prompt
             room = (limits.max_model_len - num_prompt) // block_length * block_length
         return max(1, body.min_tokens, min(room, self.settings.default_max_tokens))
+
+
+def _yielding(default: DecoderConfig, given: Mapping[str, object]) -> DecoderConfig:
+    """The server's decoder without those defaults that a request's own policy or acceptance rules out."""
+    acceptance, policy = given.get("acceptance", default.acceptance), given.get("policy", default.policy)
+    if acceptance != "exact" and default.draft_increment == "subsets":
+        default = dataclasses.replace(default, draft_increment=1)
+    if (acceptance != "exact" or policy == "lopa") and default.edit_threshold is not None:
+        default = dataclasses.replace(default, edit_threshold=None)
+    return default
 
 
 def _check_known(template: ChatTemplate, body: ConversationFields, messages: Sequence[ChatMessage]) -> None:

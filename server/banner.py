@@ -10,7 +10,8 @@ from server.figures import settings as decoder_settings
 from server.settings import Settings
 from server.version import VERSION
 
-TRY_PROMPT = "How much is 9 + 9 - 6?"  # something the built-in model can do
+# Something the built-in model can do.
+TRY_PROMPT = "Otto has 10 photos. Tom has 7 more than Otto. How many photos does Tom have?"
 
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 

@@ -55,7 +55,7 @@ def parse_object(body: bytes) -> JsonObject:
     except ValueError as error:  # JSONDecodeError, and integers of absurd length
         raise invalid(None, f"the body is not valid JSON: {str(error)[:200]}", "invalid_json") from None
     if not isinstance(value, dict):
-        raise invalid(None, f"the body must be a JSON object, got {_kind(value)}", "invalid_json")
+        raise invalid(None, f"the body must be a JSON object, got {json_kind(value)}", "invalid_json")
     _check_tree(value)
     return value
 
@@ -154,9 +154,10 @@ def _check_text(text: str) -> None:
         ) from None
 
 
-def _kind(value: object) -> str:
-    names = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+def json_kind(value: object) -> str:
+    """What JSON calls a value, for messages about one that is too large to show."""
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 
 
-__all__ = ["ClientDisconnect", "JsonObject", "parse_object", "read_json"]
+__all__ = ["ClientDisconnect", "JsonObject", "json_kind", "parse_object", "read_json"]

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, Validat
 
 from psd_core.config import INCREMENT_NAMES
 from psd_core.request import MAX_TOP_LOGPROBS, MIN_REPETITION_PENALTY, SEED_HIGH, SEED_LOW
-from server.body import JsonObject
+from server.body import JsonObject, json_kind
 from server.conversation import ChatMessage, ConversationFields, check_conversation
 from server.errors import ApiError, invalid
 from server.fields import Bool, Fields, Int, Number, Text
@@ -225,9 +225,9 @@ def _first_fault(error: ValidationError) -> ApiError:
     if fault["type"] == "missing":
         return invalid(param, f"{param} is required", "missing_field")
     given = fault["input"]
-    shown = f", got {given!r}"[:80] if isinstance(given, bool | int | float | str) else ""
+    shown = repr(given) if isinstance(given, bool | int | float | str) else json_kind(given)
     message = fault["msg"].removeprefix("Value error, ").replace("Input should", "should")
-    return invalid(param, f"{param}: {message}{shown}")
+    return invalid(param, f"{param}: {message}" + ("" if ", got " in message else f", got {shown[:75]}"))
 
 
 def _refuse_misplaced(body: JsonObject) -> None:

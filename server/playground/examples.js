@@ -4,7 +4,7 @@
 const BUILT_IN = [
   ["Story", "Write a story about Bruno and a blue horse."],
   ["Sum", "Victor has 5 lemons. Victor gets 8 from Diana. How many lemons does Victor have now?"],
-  ["JSON", "Write as JSON: Otto has a white dog. Otto has worked as a painter for 9 years."],
+  ["JSON", "Write as JSON: Greta is 21 years old and lives in Quito. Greta has worked as a pilot for 19 years."],
   ["Code", 'def count_greater(numbers):\n    """Return how many numbers are greater than 6."""\n'],
   ["Note", "Write a note from Karl to Emma about the meeting on Sunday."],
 ];

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from tokenizers import Tokenizer
@@ -14,16 +16,22 @@ import demo_model
 from demo_model.grading import grade
 from demo_model.problem import Problem
 from demo_model.samples import BLOCK_LENGTH, make_batch
-from demo_model.tasks import TASKS, draw, is_held_out, problems
+from demo_model.tasks import TASKS, Stage, draw, is_held_out, problems
+from demo_model.texts import short_recall
 from demo_model.vocabulary import MASK_ID
+from demo_model.words import NAMES
 from psd_core.assets import demo_path
 
 EXAMPLES = Path(demo_model.__file__).with_name("examples.jsonl")
 
 
-def test_training_never_draws_a_held_out_prompt() -> None:
+@pytest.mark.parametrize("stage", get_args(Stage))
+def test_training_never_draws_a_held_out_prompt(stage: Stage) -> None:
     rng = random.Random(0)
-    assert not any(is_held_out(draw(rng).prompt) for _ in range(2000))
+    assert not any(is_held_out(draw(rng, stage).prompt) for _ in range(2000))
+
+
+def test_the_evaluated_problems_are_held_out() -> None:
     assert all(is_held_out(problem.prompt) for problem in problems("held-out", 200, 3))
 
 
@@ -66,12 +74,34 @@ def test_the_shipped_examples_are_held_out_and_answered() -> None:
         assert is_held_out(example["prompt"])
 
 
-def test_masked_training_positions_carry_the_mask_and_only_they_are_asked() -> None:
+@pytest.mark.parametrize("stage", get_args(Stage))
+def test_masked_training_positions_carry_the_mask_and_only_they_are_asked(stage: Stage) -> None:
     tokenizer = Tokenizer.from_file(str(demo_path() / "tokenizer.json"))
     for seed in range(20):
-        batch = make_batch(tokenizer, random.Random(seed), 2048)
+        batch = make_batch(tokenizer, random.Random(seed), 2048, stage)
         is_masked = batch.inputs == MASK_ID
         assert bool((is_masked | (batch.inputs == batch.targets)).all())
         assert not bool(((batch.weights > 0) & ~is_masked).any())
         assert bool(((batch.weights > 0).sum(dim=1) >= 1).all())
         assert batch.inputs.shape[1] >= BLOCK_LENGTH
+
+
+def test_the_drill_marks_exactly_what_must_be_looked_up() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        problem = short_recall(rng, NAMES)
+        passage, _, asked = problem.prompt.partition(" Tell me about ")
+        people = asked.removesuffix(".").split(", ")
+        found = [problem.answer[start:stop] for start, stop in problem.found]
+        assert len(people) == len(found)
+        for person, value in zip(people, found, strict=True):
+            assert re.search(rf"\b{person}\b[^.]*\b{value}\.", passage)
+
+
+def test_most_canvases_of_the_drill_hide_nothing_but_what_must_be_looked_up() -> None:
+    tokenizer = Tokenizer.from_file(str(demo_path() / "tokenizer.json"))
+    batch = make_batch(tokenizer, random.Random(2), 8192, "drill")
+    is_short = (batch.weights > 0).sum(dim=1) <= 12
+    ends = [(row == MASK_ID).any() and row[-1] != MASK_ID for row in batch.inputs]
+    assert sum(map(bool, ends)) > len(ends) // 4
+    assert int(is_short.sum()) > len(ends) // 4

@@ -30,7 +30,7 @@ def test_the_readmes_examples_run(tmp_path: Path) -> None:
         )
         assert result.returncode == 0, result.stderr
         assert "Bruno" in result.stdout
-        assert '{"name": "Otto", "color": "white", "animal": "dog", "job": "painter", "years": 9}' in result.stdout
+        assert '{"name": "Greta", "age": 21, "city": "Quito", "job": "pilot", "years": 19}' in result.stdout
         answer = subprocess.run(
             ["bash", "-c", curl.replace("localhost:8000", here)],
             capture_output=True,
@@ -38,7 +38,7 @@ def test_the_readmes_examples_run(tmp_path: Path) -> None:
             timeout=120,
             check=True,
         )
-        assert json.loads(answer.stdout)["choices"][0]["text"].strip().splitlines()[-1] == "#### 12"
+        assert json.loads(answer.stdout)["choices"][0]["text"].strip().splitlines()[-1] == "#### 17"
 
 
 def test_the_readmes_prompts_are_shipped_examples() -> None:

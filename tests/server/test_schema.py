@@ -126,6 +126,23 @@ def test_neutral_values_and_unknown_fields_are_accepted(fields: JsonObject) -> N
     assert parse_completion(BASE | fields) == parse_completion(BASE)
 
 
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"temperature": "hot"}, "got 'hot'"),
+        ({"temperature": [1]}, "got an array"),
+        ({"psd": {"draft_depth": [3]}}, "got an array"),
+        ({"psd": {"cache": {"a": 1}}}, "got an object"),
+        ({"psd": 3}, "got 3"),
+        ({"stream_options": []}, "got an array"),
+    ],
+)
+def test_a_message_shows_what_was_given(fields: JsonObject, shown: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_completion(BASE | fields)
+    assert caught.value.message.endswith(shown)
+
+
 def test_text_parts_of_a_message_are_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert parse_chat({"model": "m", "messages": [{"role": "user", "content": parts}]}).messages[0].content == "ab"
