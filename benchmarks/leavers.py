@@ -150,6 +150,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=10_000, help="how many come and leave (default: 10000)")
     parser.add_argument("--model", help="checkpoint folder; absent: the built-in model")
+    parser.add_argument(
+        "--dtype", default="float32", help="bfloat16 adds kernels that oneDNN keeps, within a bound (default: float32)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-growth", type=float, default=0.02, help="bound on memory's growth (default: 0.02)")
     parser.add_argument(
@@ -157,7 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     given = parser.parse_args(arguments)
-    with OwnServer(given.model, ["--max-num-seqs", "16", "--max-waiting", "64"]) as server:
+    flags = ["--max-num-seqs", "16", "--max-waiting", "64", "--dtype", given.dtype]
+    with OwnServer(given.model, flags) as server:
         result = asyncio.run(run_leavers(server, server.wait_ready(), given.clients, given.seed))
     growth = ", ".join(f"{name} {by:+.1%} ({result.megabytes[name]:.0f} MB)" for name, by in result.growth.items())
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.kinds.items()))

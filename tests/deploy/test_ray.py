@@ -19,6 +19,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from psd_core.assets import demo_path
 from tests.deploy.ray_cluster import ROOT, RayCluster, is_running, worker_pids
 from tests.deploy.ray_streams import start
 from tests.server.process import wait_until
@@ -32,10 +33,10 @@ slow = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def cluster(random_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    """Two replicas on a node that is said to have two GPUs; the workers, who find none, compute on the CPU."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """Two replicas of the built-in model on a node that is said to have two GPUs; the workers compute on the CPU."""
     arguments = {"min_replicas": 2, "max_replicas": 2, "num_gpus": 1, "num_cpus": 1}
-    with RayCluster(random_model_path, tmp_path_factory.mktemp("ray"), 2, arguments) as cluster:
+    with RayCluster(demo_path(), tmp_path_factory.mktemp("ray"), 2, arguments) as cluster:
         wait_until(lambda: len(cluster.targets()) == 2, 60)
         yield cluster
 
