@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution, distributions
@@ -17,6 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})  # without what setuptools brings along
 UNPINNED = ("nvidia-", "triton", "cuda-", "setuptools")  # as torch's build wants them, and what pip brings itself
 
 
@@ -87,7 +89,7 @@ def test_everything_installed_for_the_project_is_pinned_and_is_that_version() ->
 )
 def test_nothing_else_is_installed() -> None:
     own = {"pip", "wheel", "psd-server"}
-    names = {canonicalize_name(found.metadata["Name"]) for found in distributions()}
+    names = {canonicalize_name(found.metadata["Name"]) for found in distributions(path=FOLDERS)}
     extra = {name for name in names - own - pins().keys() if not name.startswith(UNPINNED)}
     assert not extra, "neither pinned nor needed: pin them in constraints.txt or uninstall them"
 
