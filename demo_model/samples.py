@@ -64,7 +64,7 @@ def make_batch(tokenizer: Tokenizer, rng: random.Random, num_tokens: int, stage:
         first_eos = len(prompt) + len(answer) - 1
         target = [*prompt, *answer[:room], *[EOS_ID] * (room - len(answer))]
         if stage == "drill" and problem.found and room >= len(answer) and rng.random() < _FOUND_SHARE:
-            masked = _mask_found(tokenizer, problem, first_eos - len(tokenizer.encode(problem.answer).ids), length, rng)
+            masked = _mask_found(tokenizer, problem, first_eos, length, rng)
             asked = list(masked)
         else:
             masked, asked = _mask(len(prompt), min(len(answer), room), length, rng)
@@ -105,12 +105,15 @@ def _mask(num_prompt: int, num_answer: int, length: int, rng: random.Random) -> 
     return masked, asked
 
 
-def _mask_found(tokenizer: Tokenizer, problem: Problem, start: int, length: int, rng: random.Random) -> list[bool]:
-    """Masked positions: tokens of what must be looked up, the answer beginning at `start`."""
+def _mask_found(
+    tokenizer: Tokenizer, problem: Problem, answer_stop: int, length: int, rng: random.Random
+) -> list[bool]:
+    """Masked positions: tokens of what must be looked up, at least one; the answer ends before `answer_stop`."""
     offsets = tokenizer.encode(problem.answer, add_special_tokens=False).offsets
-    touched = [any(first < stop and last > begin for begin, stop in problem.found) for first, last in offsets]
-    masked = [False] * length
-    for index, is_found in enumerate(touched):
-        masked[start + index] = is_found and rng.random() < _FOUND_RATE
-    masked[start + rng.choice([index for index, is_found in enumerate(touched) if is_found])] = True
-    return masked
+    found = [
+        answer_stop - len(offsets) + index
+        for index, (first, last) in enumerate(offsets)
+        if any(first < stop and last > start for start, stop in problem.found)
+    ]
+    hidden = {rng.choice(found), *(position for position in found if rng.random() < _FOUND_RATE)}
+    return [position in hidden for position in range(length)]

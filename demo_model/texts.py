@@ -133,7 +133,7 @@ def recall(rng: random.Random, names: tuple[str, ...], most_people: int = 4, any
 
 
 def short_recall(rng: random.Random, names: tuple[str, ...]) -> Problem:
-    """The drill's first part: two or three people, mostly words of one kind."""
+    """What the stage `drill` trains: two or three people, mostly words of one kind."""
     return recall(rng, names, most_people=3, any_word_share=0.15)
 
 

@@ -156,12 +156,11 @@ def test_an_unknown_quantization_is_refused() -> None:
 
 
 def test_loading_never_holds_the_matrices_in_their_own_type(tmp_path: Path) -> None:
-    # Nearly all of this model is quantised: its weights in bfloat16 (180 MB), beside or before the integers, break the
-    # bound, of which torch's own memory takes up to 120 MiB, as the machine's load has it.
+    # Nearly all of this model is quantised: its weights in bfloat16, beside or before the integers, break the bound.
     write_checkpoint(tmp_path, scaled_config(num_layers=6, width=1024, vocab_size=2048), shard_bytes=1 << 26)
     loaded = measure(tmp_path, "bfloat16", "int8")
     assert 80 << 20 < loaded.weights < 90 << 20
-    assert loaded.peak - loaded.before <= 1.1 * loaded.weights + (140 << 20)
+    assert loaded.peak - loaded.before <= 1.1 * loaded.weights + (120 << 20)
 
 
 def test_llada_8b_leaves_room_on_a_gpu_of_16_gb() -> None:
