@@ -236,7 +236,7 @@ def _yielding(default: DecoderConfig, given: Mapping[str, object]) -> DecoderCon
     acceptance, policy = given.get("acceptance", default.acceptance), given.get("policy", default.policy)
     if acceptance != "exact" and default.draft_increment == "subsets":
         default = dataclasses.replace(default, draft_increment=1)
-    if (acceptance != "exact" or policy == "lopa") and default.edit_threshold is not None:
+    if (acceptance != "exact" or policy == "lopa") and "max_edit_passes" not in given:  # who names it wants editing
         default = dataclasses.replace(default, edit_threshold=None)
     return default
 

@@ -109,7 +109,8 @@ class PsdFields(Fields):
 def _whole_or(value: object, words: tuple[str, ...]) -> object:
     number = int(value) if isinstance(value, float) and value.is_integer() else value
     if value not in words and type(number) is not int:
-        raise ValueError(f"must be an integer or {' or '.join(map(repr, words))}")
+        inside = f", got {json_kind(value)}" if isinstance(value, list | dict) else ""
+        raise ValueError(f"must be an integer or {' or '.join(map(repr, words))}{inside}")
     return number
 
 
@@ -225,9 +226,12 @@ def _first_fault(error: ValidationError) -> ApiError:
     if fault["type"] == "missing":
         return invalid(param, f"{param} is required", "missing_field")
     given = fault["input"]
-    shown = repr(given) if isinstance(given, bool | int | float | str) else json_kind(given)
+    if isinstance(given, bool | int | float | str):
+        shown = f", got {given!r}"[:80]
+    else:  # our own validators, and lengths, say themselves what is wrong inside
+        shown = "" if fault["type"] in ("value_error", "too_short", "too_long") else f", got {json_kind(given)}"
     message = fault["msg"].removeprefix("Value error, ").replace("Input should", "should")
-    return invalid(param, f"{param}: {message}" + ("" if ", got " in message else f", got {shown[:75]}"))
+    return invalid(param, f"{param}: {message}{shown}")
 
 
 def _refuse_misplaced(body: JsonObject) -> None:

@@ -33,7 +33,16 @@ def test_a_default_that_a_request_rules_out_gives_way(decided: ServerProcess, ps
     assert psd.items() <= response.json()["psd"].items()
 
 
-def test_what_a_request_itself_rules_out_is_refused(decided: ServerProcess) -> None:
-    response = decided.complete(psd={"acceptance": "token", "draft_increment": "subsets"})
+@pytest.mark.parametrize(
+    ("psd", "param"),
+    [
+        ({"acceptance": "token", "draft_increment": "subsets"}, "draft_increment"),
+        ({"acceptance": "token", "edit_threshold": 0.5}, "edit_threshold"),
+        ({"acceptance": "token", "max_edit_passes": 3}, "edit_threshold"),
+        ({"policy": "lopa", "max_edit_passes": 3}, "edit_threshold"),
+    ],
+)
+def test_what_a_request_itself_rules_out_is_refused(decided: ServerProcess, psd: dict[str, object], param: str) -> None:
+    response = decided.complete(psd=psd)
     assert response.status_code == 400
-    assert response.json()["error"]["param"] == "psd.draft_increment"
+    assert response.json()["error"]["param"] == f"psd.{param}"
