@@ -107,6 +107,7 @@ def worker_config(settings: Settings, source: Source) -> WorkerConfig:
         log_level=settings.log_level,
         log_format=settings.log_format,
         threads=settings.model.threads,
+        max_threads=settings.model.max_threads,
         address="",
         tensor_parallel_size=settings.model.tensor_parallel_size,
         compiles=settings.model.compiles,

@@ -78,6 +78,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bench = commands.add_parser("bench", help="measure a server that speaks OpenAI's API", description=BENCH)
     add_bench_flags(bench)
     given = parser.parse_args(arguments)
+    try:
+        status = _run(given)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output wants no more, as in `psd models | head`: what is still to be flushed goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
+
+
+def _run(given: argparse.Namespace) -> int:
     match given.command:
         case "serve":
             return _serve({name: value for name, value in vars(given).items() if name != "command"})

@@ -159,7 +159,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "threads",
         whole(0, 4096),
         0,
-        "torch's threads per worker; 0: OMP_NUM_THREADS, else the cores ÷ worker processes",
+        "torch's threads per worker; 0: OMP_NUM_THREADS, else what measures faster, at most the cores ÷ workers",
     ),
     Flag("replicas", whole(1, 64), 1, "worker processes; with device auto or cuda they spread over the GPUs"),
     Flag("tensor_parallel_size", whole(1, 64), 1, "processes that share the model of each worker, a GPU each"),

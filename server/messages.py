@@ -28,7 +28,8 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     log_level: str
     log_format: str
     address: str  # ipc:// address of the API process
-    threads: int = 0  # of torch; 0 leaves them to torch and its environment
+    threads: int = 0  # of torch; 0: what measures faster, at most `max_threads`
+    max_threads: int = 0  # 0 leaves them to torch and its environment
     begun_fd: int = -1  # pipe for the ids of requests whose first forward is about to run, one per line
     tensor_parallel_size: int = 1  # processes that hold the model together
     rank: int = 0  # of this one; the first is the worker that the API process talks to

@@ -21,6 +21,7 @@ from psd_core.models.layers import DiffusionDecoder
 from psd_core.models.loader import OnProgress, load_model, resolve_device
 from psd_core.models.memory import context_bytes, describe_bytes
 from psd_core.models.shard import Shard
+from psd_core.models.threads import faster_threads
 from server.heap import HeapTrimmer, system_trim
 from server.messages import WorkerConfig
 
@@ -36,12 +37,18 @@ def join(config: WorkerConfig) -> Group:
 
 
 def load_part(config: WorkerConfig, group: Group, on_progress: OnProgress) -> DiffusionDecoder:
-    """This rank's part of the model. CheckpointError or ConfigError on every rank if any cannot have its own."""
-    if config.threads:
-        torch.set_num_threads(config.threads)
+    """This rank's part of the model. CheckpointError or ConfigError on every rank if any cannot have its own.
+
+    Sets torch's threads.
+    """
+    if config.threads or config.max_threads:
+        torch.set_num_threads(config.threads or config.max_threads)
     load = _loader(config, group, on_progress)
     if config.tensor_parallel_size == 1:
-        return load()
+        alone = load()
+        if alone.device.type == "cpu" and not config.threads and config.max_threads:
+            torch.set_num_threads(faster_threads(alone.spec, alone.dtype, config.max_threads))
+        return alone
     fault, model = "", None
     try:
         model = load()

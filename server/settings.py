@@ -50,7 +50,8 @@ class ModelSettings:
     replicas: int = 1
     quantization: QuantizationName = "none"
     tensor_parallel_size: int = 1
-    threads: int = 0  # of torch, per worker; 0 leaves them to torch and its environment
+    threads: int = 0  # of torch, per worker; 0: what measures faster, at most `max_threads`
+    max_threads: int = 0  # 0 leaves them to torch and its environment
     compiles: bool = False  # layers, by torch.compile
     cuda_graphs: bool = False
     forward_seconds: float = DEFAULTS.forward_seconds
@@ -133,9 +134,9 @@ def resolve(given: Mapping[str, list[str] | None], environment: Mapping[str, str
     path = cast("str | None", values["decoder_config"])
     if path is not None:
         values |= decoder_values(Path(path), given, variables)
-    if not values["threads"] and not variables.get("OMP_NUM_THREADS"):
-        processes = cast(int, values["replicas"]) * cast(int, values["tensor_parallel_size"])
-        values["threads"] = max(1, usable_cores() // processes)
+    is_torchs_own = not values["threads"] and bool(variables.get("OMP_NUM_THREADS"))
+    processes = cast(int, values["replicas"]) * cast(int, values["tensor_parallel_size"])
+    values["max_threads"] = 0 if is_torchs_own else max(1, usable_cores() // processes)
     return _build(values)
 
 
@@ -286,6 +287,7 @@ def _model(values: Mapping[str, object]) -> ModelSettings:
         replicas=cast(int, values["replicas"]),
         tensor_parallel_size=cast(int, values["tensor_parallel_size"]),
         threads=cast(int, values["threads"]),
+        max_threads=cast(int, values["max_threads"]),
         compiles=cast(bool, values["compile"]),
         cuda_graphs=cast(bool, values["cuda_graphs"]),
         forward_seconds=cast(float, values["forward_timeout"]),

@@ -9,18 +9,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import torch
 
-from psd_core.batch import Batch, Segment
 from psd_core.errors import CheckpointError
-from psd_core.models.attention import attention_over
-from psd_core.models.group import Alone
-from psd_core.models.layers import DecoderLayer
 from psd_core.models.memory import free_bytes, weight_bytes
+from psd_core.models.probe import PROBE_SECONDS, layer_call, one_layer
 from psd_core.models.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -33,10 +29,8 @@ DTYPES: Final[Mapping[str, torch.dtype]] = {
 # Names of the instructions in /proc/cpuinfo; ARM calls its own simply bf16.
 BF16_INSTRUCTIONS: Final = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
 MIN_GAIN: Final = 1.2  # bfloat16 rounds, so that near ties may fall differently with the batch: it must be worth it
-PROBE_TOKENS: Final = 128  # a block of 32 with three drafts
 PROBE_ROUNDS: Final = 9
 MIN_ROUNDS: Final = 3
-PROBE_SECONDS: Final = 0.5  # after which a round is the last one
 
 
 def resolve_dtype(dtype: str, spec: ModelSpec, device: torch.device) -> torch.dtype:
@@ -59,10 +53,10 @@ def faster_dtype(
     """
     if not (instructions or cpu_instructions)() & BF16_INSTRUCTIONS:
         return torch.float32
-    one_layer = _one_layer(spec)
-    if 2 * weight_bytes(one_layer, torch.float32) > free_bytes(torch.device("cpu")):
+    layer = one_layer(spec)
+    if 2 * weight_bytes(layer, torch.float32) > free_bytes(torch.device("cpu")):
         return torch.float32
-    wide, narrow = (probe or measure_layer)(one_layer)
+    wide, narrow = (probe or measure_layer)(layer)
     chosen = torch.bfloat16 if wide >= MIN_GAIN * narrow else torch.float32
     logger.info(
         "a layer takes %.2f ms in float32 and %.2f ms in bfloat16: the weights are %s (--dtype sets it)",
@@ -87,7 +81,7 @@ def measure_layer(spec: ModelSpec) -> tuple[float, float]:
 
     Processor seconds of all threads: whatever else the machine does while a worker starts must not decide.
     """
-    runs = [_layer_run(spec, dtype) for dtype in (torch.float32, torch.bfloat16)]
+    runs = [layer_call(spec, dtype) for dtype in (torch.float32, torch.bfloat16)]
     least = [float("inf")] * len(runs)
     began = time.process_time()
     for index in range(1 + PROBE_ROUNDS):  # the first round prepares kernels and does not count
@@ -99,25 +93,3 @@ def measure_layer(spec: ModelSpec) -> tuple[float, float]:
         if index >= MIN_ROUNDS and time.process_time() - began > PROBE_SECONDS:
             break
     return least[0], least[1]
-
-
-def _layer_run(spec: ModelSpec, dtype: torch.dtype) -> Callable[[], object]:
-    cpu = torch.device("cpu")
-    layer = DecoderLayer(spec, True, dtype, cpu, Alone())
-    for parameter in layer.parameters():
-        parameter.fill_(1 / spec.hidden_size)
-    hidden = torch.ones(PROBE_TOKENS, spec.hidden_size, dtype=dtype)
-    angles = torch.zeros(PROBE_TOKENS, 1, spec.rotary_dim or spec.head_dim)
-    positions = torch.arange(PROBE_TOKENS)
-    segment = Segment(0, 1, PROBE_TOKENS, 0, None, 0, None, None)
-    batch = Batch(positions, positions, (segment,), (None,), positions[:0])
-    nothing = torch.empty(0, spec.num_kv_heads, spec.head_dim, dtype=dtype)
-    return lambda: layer(hidden, (angles.cos(), angles.sin()), attention_over(batch), nothing, nothing)
-
-
-def _one_layer(spec: ModelSpec) -> ModelSpec:
-    """A dense layer with as many features as a token passes through, and nothing else."""
-    size, experts = spec.mlp_size, spec.experts
-    if experts is not None:
-        size = experts.num_chosen * experts.expert_size + experts.shared_size
-    return replace(spec, num_layers=1, mlp_size=size, experts=None, vocab_size=1)

@@ -14,9 +14,15 @@ from server.evaluation.answer import Reply, read_cost, read_settings
 from server.evaluation.checkpoint import identify
 from server.generation import Track
 from server.job import Job
-from server.settings import Settings
+from server.settings import ModelSettings, Settings
 from server.terminal.loaded import LoadedModel, end_of
 from server.terminal.source import SourceError
+
+
+def _threads(model: ModelSettings, device: str) -> int | str:
+    """The number that was set. One that is measured may be another when the run goes on, and the text is the same."""
+    is_measured = device == "cpu" and not model.threads and model.max_threads > 0
+    return "measured" if is_measured else torch.get_num_threads()
 
 
 @dataclass(slots=True)
@@ -48,7 +54,7 @@ class LocalSource:
             "device": facts.device,
             "batch": settings.engine.max_num_seqs,
             "max_num_batched_tokens": settings.engine.max_num_batched_tokens,
-            "threads": torch.get_num_threads(),
+            "threads": _threads(settings.model, facts.device),
         }
 
     def replies(self, path: str, bodies: Mapping[str, JsonObject]) -> Generator[tuple[str, Reply], None, None]:

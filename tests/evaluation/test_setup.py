@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 
 import pytest
+import torch
 
+from server.cores import usable_cores
 from server.evaluation.checkpoint import identify
 from server.evaluation.flags import add_calibrate_flags, add_eval_flags
 from server.evaluation.setup import make_source, read_settings
@@ -25,6 +27,27 @@ def test_threads_reach_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     calibration = argparse.ArgumentParser()
     add_calibrate_flags(calibration)
     assert read_settings(calibration.parse_args(["prompts.txt", "--threads", "3"])).model.threads == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "omp", "told", "number"), [((), None, "measured", None), (("--threads", "1"), "2", 1, 1), ((), "1", 1, 1)]
+)
+def test_a_number_of_threads_that_is_measured_is_told_as_such(
+    given: tuple[str, ...], omp: str | None, told: str | int, number: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on later may measure another one, and must not be refused for it."""
+    before = torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if omp is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", omp)  # torch itself has read it long ago
+        torch.set_num_threads(int(omp))
+    try:
+        source = make_source(parse(*given), read_settings(parse(*given)), 1)
+        assert source.facts["threads"] == told
+        assert number is None or torch.get_num_threads() == number
+        assert 1 <= torch.get_num_threads() <= usable_cores()
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_model_loaded_here_has_one_process(monkeypatch: pytest.MonkeyPatch) -> None:

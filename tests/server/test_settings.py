@@ -58,12 +58,13 @@ def test_a_wrong_variable_is_named() -> None:
         resolve({}, {"PSD_MAX_NUM_SEQS": "many"})
 
 
-def test_threads_are_the_cores_shared_unless_somebody_said_otherwise() -> None:
+def test_threads_are_at_most_the_cores_shared_unless_somebody_said_otherwise() -> None:
     cores = usable_cores()
-    assert resolve({}, {}).model.threads == cores
-    assert resolve({"replicas": ["64"]}, {}).model.threads == max(1, cores // 64)
+    assert resolve({}, {}).model.max_threads == cores
+    assert resolve({"replicas": ["64"]}, {}).model.max_threads == max(1, cores // 64)
     assert resolve({"threads": ["3"]}, {"OMP_NUM_THREADS": "5"}).model.threads == 3
-    assert resolve({}, {"OMP_NUM_THREADS": "5"}).model.threads == 0  # torch reads that by itself
+    left_to_torch = resolve({}, {"OMP_NUM_THREADS": "5"}).model
+    assert (left_to_torch.threads, left_to_torch.max_threads) == (0, 0)
 
 
 @pytest.mark.parametrize(("text", "most"), [("100000 100000", 1), ("150000 100000", 1), ("50000 100000", 1)])
