@@ -18,7 +18,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import date
@@ -119,7 +119,7 @@ class Load:
         await asyncio.gather(*asked)
 
 
-async def _canvases(response: httpx.Response) -> AsyncIterator[float]:
+async def _canvases(response: httpx.Response) -> AsyncGenerator[float, None]:
     """When each forward of a stream was seen."""
     async for line in response.aiter_lines():
         if line.startswith("data: {") and "canvas" in json.loads(line.removeprefix("data: ")).get("psd", {}):

@@ -4,9 +4,10 @@
     python -m benchmarks.gpu --shape small               2.7 GB of weights, for smaller cards
     python -m benchmarks.gpu --device cpu --shape tiny   the script itself, in seconds
 
-First each fast path beside its plain twin: attention, recorded forwards (CUDA graphs), compiled layers. Then the copy
-bandwidth of the device; and for each way to run, with one draft in a step holding on average (`benchmarks.traced`): a
-denoising step beside the time that reading the weights takes at that bandwidth, tokens per second and peak memory.
+Each fast path beside its plain twin: attention, recorded forwards (CUDA graphs), compiled layers, products with 8-bit
+weights. The copy bandwidth of the device; and for each way to run, with one draft in a step holding on average
+(`benchmarks.traced`): a denoising step beside the time that reading the weights takes at that bandwidth, tokens per
+second and peak memory.
 Exit status: 0 all checks hold, 1 some do not. docs/gpu.md says what the columns mean.
 """
 
@@ -29,7 +30,7 @@ from typing import Final
 import torch
 
 from benchmarks.decoding import cpu_name
-from benchmarks.gpu_checks import Check, check_attention, check_forwards, check_graphs
+from benchmarks.gpu_checks import Check, check_attention, check_forwards, check_graphs, check_products
 from benchmarks.measuring import random_llada, random_model
 from benchmarks.traced import TRACE, TracedEngine
 from psd_core.config import DecoderConfig
@@ -66,7 +67,7 @@ class Row:
     requests: int
     drafts: int
     step_seconds: float
-    ratio: float
+    ratio: float  # to the time that reading the mode's own weights takes
     other_seconds: float  # of steps with a refresh
     tokens_per_second: float
     peak_bytes: int
@@ -128,8 +129,13 @@ class Session:
         size = f"{scale.spec.num_parameters / 1e9:.2f} G parameters"
         self.report = Report(describe(device), f"random LLaDA, {size}, {str(dtype).removeprefix('torch.')}")
         self.model = random_model(scale.spec, dtype, device)
-        unread = 0 if scale.spec.has_tied_head else self.model.embedding.nbytes  # a few rows of it only
-        self.report.weight_bytes = sum(parameter.nbytes for parameter in self.model.parameters()) - unread
+        self.report.weight_bytes = self._read_bytes = read_bytes(self.model)
+
+    def quantize(self) -> None:
+        """Go on with 8-bit weights, as random as the others."""
+        del self.model  # there may not be room for both
+        self.model = random_model(self.scale.spec, self.dtype, self.device, "int8")
+        self._read_bytes = read_bytes(self.model)
 
     def recorder(self) -> Recorder:
         """CUDA graphs, or their twin on a CPU."""
@@ -176,7 +182,7 @@ class Session:
             num_requests,
             drafts,
             step,
-            step * self.report.bandwidth / self.report.weight_bytes,
+            step * self.report.bandwidth / self._read_bytes,
             statistics.median(times.other_seconds),
             times.tokens / times.seconds,
             self._peak_bytes(),
@@ -222,6 +228,12 @@ def scale_of(shape: str) -> Scale:
             return Scale(random_llada(64, 2, 256), 16, 16, 8, ((1, 0), (1, 3), (3, 3)), 1 << 20)
 
 
+def read_bytes(model: DiffusionDecoder) -> int:
+    """Bytes of the weights that a forward reads: all but the embedding, of which it reads a few rows."""
+    unread = 0 if model.spec.has_tied_head else model.embedding.nbytes
+    return sum(parameter.nbytes for parameter in model.parameters()) - unread
+
+
 def describe(device: torch.device) -> str:
     """Device, versions and day."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
@@ -255,6 +267,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         session.check("compiled layers", lambda: check_forwards("compiled", session.model, compiled))
         session.measure("compiled", lambda: None)
         session.measure("compiled, graphs", session.recorder)
+    session.quantize()
+    session.check("8-bit products", lambda: check_products(session.model))
+    session.measure("8 bits", lambda: None)
+    session.measure("8 bits, graphs", session.recorder)
     print(session.report.show())
     if given.json is not None:
         found = asdict(session.report) | {"holds": session.report.holds}

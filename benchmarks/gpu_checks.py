@@ -18,6 +18,8 @@ from psd_core.kvcache.modes import Window
 from psd_core.kvcache.store import KVStore
 from psd_core.models.attention import attend, attend_plain
 from psd_core.models.layers import DiffusionDecoder
+from psd_core.models.parameters import SCALE_SUFFIX
+from psd_core.models.quantized import plain_product, product
 from psd_core.plan import Span, StepPlan
 from psd_core.request import Request
 
@@ -65,9 +67,10 @@ def check_attention(device: torch.device, dtype: torch.dtype) -> Iterator[Check]
         query, key, value = random(num_tokens, 8, 64), random(num_tokens, 4, 64), random(num_tokens, 4, 64)
         keys, values = random(num_slots, 4, 64), random(num_slots, 4, 64)
         fast = attend(query, key, value, batch, keys, values)
-        wide = [part.float().cpu() for part in (query, key, value, keys, values)]
+        wide_query, wide_key, wide_value, *arena = (part.float().cpu() for part in (query, key, value, keys, values))
         on_host = build_batch(plan, False, torch.float32, torch.device("cpu"))
-        plain = attend_plain(*wide[:3], on_host, *wide[3:])  # many tiny operations, which a GPU would wait for
+        # Many tiny operations, which a GPU would wait for.
+        plain = attend_plain(wide_query, wide_key, wide_value, on_host, arena[0], arena[1])
         yield compare(f"attention, {name}", plain, fast.cpu(), dtype)
 
 
@@ -102,6 +105,19 @@ def check_forwards(label: str, plain: DiffusionDecoder, change: Callable[[], Dif
     for name, (batch, hidden) in expected.items():
         found = changed(batch, stores[name])[batch.score_index]
         yield _compare_logits(f"{label}, {name}", plain, hidden, found)
+
+
+@torch.inference_mode()
+def check_products(model: DiffusionDecoder) -> Iterator[Check]:
+    """Products with a layer's 8-bit matrices beside those with the matrices that they stand for."""
+    generator = torch.Generator().manual_seed(0)
+    parameters = dict(model.layers[0].named_parameters())
+    for name, weight in parameters.items():
+        scale = parameters.get(name + SCALE_SUFFIX)
+        if scale is not None and weight.ndim == 2:
+            hidden = torch.randn(128, weight.shape[1], generator=generator).to(model.device, model.dtype)
+            plain = plain_product(hidden, weight, scale)
+            yield compare(f"8-bit {name}", plain, product(hidden, weight, scale), model.dtype)
 
 
 def compare(name: str, plain: Tensor, fast: Tensor, dtype: torch.dtype) -> Check:

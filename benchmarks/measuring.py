@@ -17,8 +17,11 @@ from tokenizers import Tokenizer
 from benchmarks.decoding import cpu_name
 from demo_model.problem import Problem
 from demo_model.tasks import problems
+from psd_core.config import QuantizationName
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.models.loader import load_model
+from psd_core.models.parameters import SCALE_SUFFIX
+from psd_core.models.quantized import LARGEST
 from psd_core.models.spec import ModelSpec
 
 Clock = Callable[[], float]
@@ -72,15 +75,25 @@ def random_llada(
     )
 
 
-def random_model(spec: ModelSpec, dtype: torch.dtype, device: torch.device | None = None) -> DiffusionDecoder:
+def random_model(
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    device: torch.device | None = None,
+    quantization: QuantizationName = "none",
+) -> DiffusionDecoder:
     """Random weights, made on the device (None: the CPU); what such a model says means nothing, what it costs does."""
     device = device or torch.device("cpu")
-    model = DiffusionDecoder(spec, dtype, device)
+    model = DiffusionDecoder(spec, dtype, device, quantization=quantization)
     generator = torch.Generator(device).manual_seed(0)
-    for name, parameter in model.named_parameters():
+    parameters = dict(model.named_parameters())
+    for name, parameter in parameters.items():
         if name.endswith("norm.weight"):
             parameter.fill_(1.0)
-        else:
+        elif parameter.dtype == torch.int8:
+            parameter.random_(-LARGEST, LARGEST + 1, generator=generator)
+            # Uniform integers up to 127 have a standard deviation of 127 ÷ √3.
+            parameters[name + SCALE_SUFFIX].fill_(math.sqrt(3 / parameter.shape[-1]) / LARGEST)
+        elif not name.endswith(SCALE_SUFFIX):
             parameter.normal_(0.0, 1 / math.sqrt(parameter.shape[-1]), generator=generator)
     return model.eval()
 

@@ -94,7 +94,8 @@ def main() -> None:
     print("|---|" + "---|" * (len(loads) + 1))
     for at_once in given.concurrency:
         count = min(given.problems, max(16, at_once))
-        _print_row(str(at_once), loads, lambda load, n=at_once, c=count: load.run(task.prompts[:c], n), given.rounds)
+        run = partial(Load.run, prompts=task.prompts[:count], at_once=at_once)
+        _print_row(str(at_once), loads, run, given.rounds)
     _print_row("changing", loads, lambda load: sum(load.run(task.prompts[:n], n) for n in BURSTS), given.rounds)
 
 

@@ -52,7 +52,7 @@ def record(task: Task, decoder: DecoderConfig, max_tokens: int, batch: int) -> l
     steps: dict[tuple[int, int], list[tuple[BlockState, Candidates]]] = {}
     while scheduler.has_work():
         plan = scheduler.plan(BUDGET)
-        decisions = decide(plan, runner.run(plan))
+        decisions = decide(plan.spans, runner.run(plan))
         for decision in decisions:
             scored = decision.candidates[0]
             assert scored is not None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psd_core.block import Candidates
-from psd_core.plan import Span, StepPlan
+from psd_core.plan import Span
 from psd_core.policies import make_policy
 from psd_core.speculation import accept, best_branch
 
@@ -33,10 +33,10 @@ class Decision:
         return self.span.rows[0].num_masked - self.span.rows[self.path[-1]].num_masked
 
 
-def decide(plan: StepPlan, candidates: Sequence[Sequence[Candidates | None]]) -> list[Decision]:
-    """One decision per span, in the plan's order. `candidates` as `Runner.run` returns them."""
+def decide(spans: Sequence[Span], candidates: Sequence[Sequence[Candidates | None]]) -> list[Decision]:
+    """One decision per span, in their order. `candidates` as `Runner.run` returns them."""
     decisions = []
-    for span, scored in zip(plan.spans, candidates, strict=True):
+    for span, scored in zip(spans, candidates, strict=True):
         if span.phase == "score" or span.is_partial:  # nothing is decided: the rows are independent questions, or none
             decisions.append(Decision(span, tuple(scored), (0,)))
             continue

@@ -13,8 +13,9 @@ import numpy as np
 from psd_core.block import FloatArray
 from psd_core.config import DecoderConfig
 from psd_core.decide import Decision
-from psd_core.plan import Share, Span
+from psd_core.plan import Span
 from psd_core.sequence import Sequence
+from psd_core.shares import Share
 from psd_core.speculation import weakest_confidences
 from psd_core.speculation.chances import Chances
 from psd_core.speculation.depth import Offer, choose_depths
@@ -58,10 +59,14 @@ class DepthController:
                 share.most, share.explores = all_drafts, True
                 return
 
-    def observe(self, decisions: Rows[tuple[Sequence, Decision]], seconds: float) -> None:
-        """Learn from a forward that took so long. To be called before the sequences move on."""
-        self.times = self.times.observe(forward_work(_shape(decision.span) for _, decision in decisions), seconds)
-        self._credit_seconds = min(self._credit_seconds + EXPLORING_SHARE * seconds, MAX_CREDIT_FORWARDS * seconds)
+    def observe(self, decisions: Rows[tuple[Sequence, Decision]], seconds: float | None) -> None:
+        """Learn from a forward that took so long. To be called before the sequences move on.
+
+        seconds   None if it took time for what no decision tells of
+        """
+        if seconds is not None:
+            self.times = self.times.observe(forward_work(_shape(decision.span) for _, decision in decisions), seconds)
+            self._credit_seconds = min(self._credit_seconds + EXPLORING_SHARE * seconds, MAX_CREDIT_FORWARDS * seconds)
         for sequence, decision in decisions:
             span, decoder = decision.span, decision.span.request.decoder
             if span.phase != "denoise" or not decoder.has_auto_depth or len(span.rows) == 1:

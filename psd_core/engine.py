@@ -68,7 +68,8 @@ class Engine:
         self._on_begin = on_begin
         self._max_budget = self._budget = config.max_num_batched_tokens
         banned_ids = tuple(sorted({spec.mask_id, *config.undefined_ids}))
-        self._scheduler = Scheduler(config, num_slots, spec)
+        # Other ranks are told of whole forwards only.
+        self._scheduler = Scheduler(config, num_slots, spec, spreads_refreshes=model.group.shard.size == 1)
         self._runner = Runner(model, num_slots, config.max_logit_rows, banned_ids, recorder)
         self._cancelled: list[str] = []
 
@@ -95,7 +96,7 @@ class Engine:
         out_of_memory = 0
         while True:
             plan = self._scheduler.plan(self._budget)
-            if not plan.spans:
+            if plan.is_empty:
                 occupancy = self._scheduler.occupancy
                 return StepOutput(occupancy, empty.prompts, finished=ended_early, out_of_memory=out_of_memory)
             self._runner.copy(self._scheduler.take_copies())
@@ -107,7 +108,7 @@ class Engine:
                 ended_early += self._shrink(plan)
         ended = self._clock()
         self._budget = min(self._max_budget, self._budget + self._budget // BUDGET_GROWTH + 1)
-        outcome = self._scheduler.apply(decisions, started, ended)
+        outcome = self._scheduler.apply(decisions, started, ended, plan.portion)
         return StepOutput(
             occupancy=self._scheduler.occupancy,
             prompts=empty.prompts + outcome.prompts,
@@ -120,15 +121,20 @@ class Engine:
 
     def _forward(self, plan: StepPlan) -> list[Decision]:
         begun = [span.request.request_id for span in plan.spans if span.is_first]
+        if plan.portion is not None and plan.portion.span.is_first and plan.portion.layers.start == 0:
+            begun.append(plan.portion.span.request.request_id)
         if begun:
             self._on_begin(begun)
-        return decide(plan, self._runner.run(plan))
+        return decide(plan.completed, self._runner.run(plan))
 
     def _shrink(self, plan: StepPlan) -> list[FinishedEvent]:
         """After a forward that did not fit: halve the next one, or end the one request that cannot be made smaller.
 
         As long as there are drafts to shed, every sequence keeps its place.
         """
+        if plan.portion is not None:
+            self._scheduler.refuse_portions(plan.portion.span.request.request_id)
+            return []
         num_tokens = sum(span.num_tokens for span in plan.spans)
         num_bare = sum(_num_bare_tokens(span) for span in plan.spans)
         self._budget = max(1, num_tokens // 2, num_bare if num_bare < num_tokens else 0)
@@ -149,8 +155,10 @@ def _num_bare_tokens(span: Span) -> int:
 
 def _report(plan: StepPlan, decisions: list[Decision], seconds: float) -> StepReport:
     phases = {span.phase for span in plan.spans}
-    phase: Phase = "mixed" if len(phases) > 1 else plan.spans[0].phase
-    rows, tokens = describe(plan.spans)
+    if plan.portion is not None:
+        phases.add("refresh")
+    phase: Phase = "mixed" if len(phases) > 1 else next(iter(phases))
+    rows, tokens = describe(plan.completed)
     denoised = [decision for decision in decisions if decision.span.phase == "denoise"]
     depths = [0] * (1 + max((decision.accepted_depth for decision in denoised), default=0))
     for decision in denoised:

@@ -12,6 +12,7 @@ from psd_core.events import SpanPhase
 from psd_core.kvcache.modes import Window, denoise_window, refresh_window
 from psd_core.request import Request
 from psd_core.sequence import Sequence
+from psd_core.shares import Share
 from psd_core.speculation import branch_out, draft
 
 
@@ -65,11 +66,36 @@ class Span:
         return 0 if self.phase == "score" else self.rows[0].num_masked - min(row.num_masked for row in self.rows)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Portion:
+    """Some layers of a refresh that is spread over several forwards, so that nobody waits for all of it at once.
+
+    It is computed behind the forward's own spans: its tokens attend to each other only, and nothing else reads the keys
+    and values that it writes. Its hidden states are kept until the next portion.
+    """
+
+    span: Span
+    layers: range
+    is_last: bool  # behind these layers the span is scored and judged as any other
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The spans that share one forward; empty if nothing is to be done."""
+    """The spans that share one forward, and a portion of another one; empty if nothing is to be done."""
 
     spans: tuple[Span, ...]
+    portion: Portion | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.spans and self.portion is None
+
+    @property
+    def completed(self) -> tuple[Span, ...]:
+        """The spans that will have passed all layers after this forward."""
+        if self.portion is None or not self.portion.is_last:
+            return self.spans
+        return (*self.spans, self.portion.span)
 
 
 def next_window(sequence: Sequence, is_shifted: bool) -> tuple[SpanPhase, Window]:
@@ -80,74 +106,6 @@ def next_window(sequence: Sequence, is_shifted: bool) -> tuple[SpanPhase, Window
         if window is not None:
             return "refresh", window
     return "denoise", denoise_window(cache, sequence.block_start, block_stop, sequence.canvas_stop, is_shifted)
-
-
-@dataclass(slots=True, eq=False)
-class Share:
-    """What one sequence gets of a forward while the forward is being filled."""
-
-    sequence: Sequence
-    window: Window  # positions computed per row, cached ones read besides
-    is_cached: bool  # the rows' keys are written to the cache
-    depth: int  # rows it has beside the first: drafts, branches, or prompt tokens to score
-    most: int  # of them it may have
-    explores: bool = False
-    is_partial: bool = False  # ends before the active block
-
-    @property
-    def width(self) -> int:
-        """Query tokens per row."""
-        return self.window.stop - self.window.start
-
-
-def draft_limit(sequence: Sequence) -> int:
-    """Drafts or branches the next span may carry: none before the block has candidates."""
-    return 0 if sequence.candidates is None else sequence.request.decoder.num_guesses
-
-
-def portion_prompts(wanted: list[Share], budget: int, least: int, is_shifted: bool) -> list[Share]:
-    """Those of `wanted` that may take part in a forward of `budget` tokens, long prompts of causal models cut short.
-
-    Prompts take their turns as they came, so the first is answered as early as can be, and the others wait.
-
-    least   prompt tokens that a forward takes on in any case; more only as long as they are no more than the others'
-            tokens. Where nobody else is there to wait for them, all that fit.
-    """
-    others = sum((1 + share.depth) * share.width for share in wanted if not _is_divisible(share))
-    room = min(budget, max(others, least)) if others else budget
-    waiting = set()
-    for share in sorted(filter(_is_divisible, wanted), key=lambda share: share.sequence.arrival_seconds):
-        if room:
-            _shorten(share, room, is_shifted)
-            room = max(0, room - share.width)
-        else:
-            waiting.add(share)
-    return [share for share in wanted if share not in waiting]
-
-
-def _is_divisible(share: Share) -> bool:
-    """Whether a share is the refresh of a prompt that may be computed piece by piece.
-
-    That is what causal models see of it before the active block, if it is more than the one block of a later refresh.
-    Where attention looks both ways, every position depends on all others and a refresh is one forward.
-    """
-    sequence = share.sequence
-    if sequence.is_scoring or sequence.request.decoder.cache != "causal":
-        return False
-    return sequence.block_start - sequence.num_cached > sequence.block_length
-
-
-def _shorten(share: Share, room: int, is_shifted: bool) -> None:
-    """Cut a divisible refresh to its first `room` tokens, if it has more: whole blocks on a grid, at least one."""
-    sequence, start = share.sequence, share.window.start
-    if share.width <= room:
-        return
-    unit = sequence.block_length if sequence.has_grid else 1
-    # A shifted model reads the first new token off the last prompt token: the last piece computes it.
-    most = sequence.block_start - int(is_shifted) - start
-    length = min(max(room, sequence.block_length), most) // unit * unit
-    assert length > 0
-    share.window, share.is_partial = Window(start, start + length, start), True
 
 
 def make_span(share: Share, mask_id: int, is_shifted: bool) -> Span:
@@ -171,7 +129,7 @@ def make_span(share: Share, mask_id: int, is_shifted: bool) -> Span:
         slot_start=sequence.slot_start,
         causal_block=sequence.block_length if sequence.attention == "block-causal" else None,
         open_start=sequence.block_start if sequence.attention == "context-causal" else None,
-        is_first=sequence.first_forward_seconds is None,
+        is_first=not sequence.has_run,
         explores=share.explores and depth == share.most,
         generated_before=sequence.counted_before_block,
     )
@@ -198,7 +156,7 @@ def _prompt_span(share: Share) -> Span:
         slot_start=sequence.slot_start,
         causal_block=sequence.block_length if sequence.has_grid else None,
         open_start=sequence.block_start if sequence.attention == "context-causal" else None,
-        is_first=sequence.first_forward_seconds is None,
+        is_first=not sequence.has_run,
         is_partial=True,
     )
 
@@ -266,7 +224,7 @@ def make_scoring_span(sequence: Sequence, num_rows: int, mask_id: int, is_shifte
         slot_start=sequence.slot_start if scores_with_cache(sequence) else None,
         causal_block=sequence.block_length if sequence.has_grid else None,
         open_start=sequence.num_prompt if sequence.scores_at_once else None,
-        is_first=sequence.first_forward_seconds is None,
+        is_first=not sequence.has_run,
     )
 
 

@@ -6,6 +6,7 @@ A step waits for the device once: when the candidates are read back (`scoring.on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,10 +21,23 @@ from psd_core.kvcache.prefixes import SlotCopy
 from psd_core.kvcache.store import KVStore
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.orders import send_copies, send_forward
-from psd_core.plan import Span, StepPlan
+from psd_core.plan import Portion, Span, StepPlan
 from psd_core.scoring import Scores, choose, join, on_host, scored_rows
 
 CPU_ALLOCATOR_WORDS: Final = ("DefaultCPUAllocator: ", "not enough memory: ")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A refresh between two of its portions."""
+
+    request_id: str
+    num_layers: int  # that it has passed
+    hidden: Tensor  # [T', d]
+
+    def is_before(self, portion: Portion) -> bool:
+        """Whether the portion goes on where this stopped."""
+        return (self.request_id, self.num_layers) == (portion.span.request.request_id, portion.layers.start)
 
 
 class Runner:
@@ -49,6 +63,7 @@ class Runner:
         self.max_logit_rows = max_logit_rows
         self._graphs = None if recorder is None else Graphs(model, self.store, recorder)
         self._has_followers = model.group.shard.size > 1
+        self._kept: _Kept | None = None
         self._banned = torch.tensor(banned_ids, dtype=torch.int64, device=model.device)
 
     @torch.inference_mode()
@@ -82,9 +97,35 @@ class Runner:
 
     @torch.inference_mode()
     def _run(self, plan: StepPlan) -> list[list[Candidates | None]]:
+        parts = [self._run_spans(plan)] if plan.spans else []
+        parts += self._run_portion(plan.portion)
+        offsets = np.cumsum([0, *(hidden.shape[0] for hidden, _ in parts)]).tolist()
+        hidden = torch.cat([hidden for hidden, _ in parts]) if len(parts) > 1 else parts[0][0]
+        score_index = torch.cat([index + offset for (_, index), offset in zip(parts, offsets, strict=False)])
+        return _split(plan.completed, on_host(self._score(hidden, score_index, plan.completed)))
+
+    def _run_spans(self, plan: StepPlan) -> tuple[Tensor, Tensor]:
+        """As `_compute`, by a recorded forward if there is one."""
         recorded = self._graphs.run(plan) if self._graphs is not None else None
-        hidden, score_index = self._compute(plan) if recorded is None else recorded
-        return _split(plan, on_host(self._score(hidden, score_index, plan)))
+        return self._compute(plan) if recorded is None else recorded
+
+    def _run_portion(self, portion: Portion | None) -> list[tuple[Tensor, Tensor]]:
+        """Take a refresh through some layers. What `_compute` returns, if these are the last ones.
+
+        A portion that is not the next one of what is kept belongs to another refresh, or to the same begun anew.
+        """
+        if portion is None:
+            self._kept = None
+            return []
+        batch = build_batch(StepPlan((portion.span,)), self.model.spec.is_shifted, self.model.dtype, self.model.device)
+        hidden = None
+        if portion.layers.start:
+            assert self._kept is not None
+            assert self._kept.is_before(portion)
+            hidden = self._kept.hidden
+        hidden = self.model.advance(batch, self.store, portion.layers, hidden)
+        self._kept = None if portion.is_last else _Kept(portion.span.request.request_id, portion.layers.stop, hidden)
+        return [(hidden, batch.score_index)] if portion.is_last else []
 
     def _compute(self, plan: StepPlan) -> tuple[Tensor, Tensor]:
         """(final hidden states [T, d], which of them are scored [M])."""
@@ -93,9 +134,9 @@ class Runner:
             send_forward(self.model.group, batch)
         return self.model(batch, self.store), batch.score_index
 
-    def _score(self, hidden: Tensor, score_index: Tensor, plan: StepPlan) -> Scores:
+    def _score(self, hidden: Tensor, score_index: Tensor, spans: Sequence[Span]) -> Scores:
         """Candidates of every scored position; at most `max_logit_rows` positions are projected at a time."""
-        scored = scored_rows(plan, self.model.device)
+        scored = scored_rows(spans, self.model.device)
         if not score_index.shape[0]:  # nothing but beginnings of prompts
             nothing = hidden.new_empty(0, self.model.spec.vocab_size, dtype=torch.float32)
             return choose(nothing, 0, scored, self._banned)
@@ -106,7 +147,7 @@ class Runner:
         return join(chunks)
 
 
-def _split(plan: StepPlan, scores: Scores) -> list[list[Candidates | None]]:
+def _split(spans: Sequence[Span], scores: Scores) -> list[list[Candidates | None]]:
     """Hand the scored positions, which are in the host's memory, back to their spans and rows."""
     token_ids, log_confidence = scores.token_ids.numpy(), scores.log_confidence.numpy()
     entropy = None if scores.entropy is None else scores.entropy.numpy()
@@ -117,7 +158,7 @@ def _split(plan: StepPlan, scores: Scores) -> list[list[Candidates | None]]:
         top = TopTokens(scores.top_ids.numpy(), scores.top_logprobs.numpy())
     result: list[list[Candidates | None]] = []
     offset = 0
-    for span in plan.spans:
+    for span in spans:
         rows: list[Candidates | None] = []
         for row, state in enumerate(span.rows):
             if row == span.token_ids.shape[0]:

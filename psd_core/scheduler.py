@@ -20,14 +20,12 @@ from psd_core.kvcache.prefixes import PrefixCache, SlotCopy
 from psd_core.kvcache.slots import SlotAllocator
 from psd_core.models.spec import ModelSpec
 from psd_core.plan import (
-    Share,
+    Portion,
     Span,
     StepPlan,
-    draft_limit,
     make_scoring_span,
     make_span,
     next_window,
-    portion_prompts,
     scores_with_cache,
     scoring_limit,
     scoring_window,
@@ -35,6 +33,7 @@ from psd_core.plan import (
 from psd_core.report import Outcome, canvas_event, prompt_event, tokens_event
 from psd_core.request import Request
 from psd_core.sequence import Sequence
+from psd_core.shares import Share, Spread, draft_limit, portion_prompts, spread_refresh
 
 # A scoring span takes at most one in so many tokens of a forward: alone, and beside others, who must not wait for it.
 SCORING_SHARES = (4, 32)
@@ -43,8 +42,12 @@ SCORING_SHARES = (4, 32)
 class Scheduler:
     """Waiting and running sequences and their cache slots. Owns every `Sequence`."""
 
-    def __init__(self, config: EngineConfig, num_cache_slots: int, spec: ModelSpec) -> None:
+    def __init__(
+        self, config: EngineConfig, num_cache_slots: int, spec: ModelSpec, *, spreads_refreshes: bool = True
+    ) -> None:
+        """spreads_refreshes: large ones of full attention may be computed layer by layer over several forwards."""
         self._config = config
+        self._num_layers = spec.num_layers if spreads_refreshes else 1
         self._mask_id = spec.mask_id
         self._is_shifted = spec.is_shifted
         self._attention = spec.attention
@@ -106,12 +109,13 @@ class Scheduler:
         """Start what can start, then fill the next forward with up to `budget` query tokens. Changes no sequence.
 
         Whoever waited longest comes first and always gets its span, alone if it is larger than the budget; so every
-        running sequence is served within as many forwards as there are running sequences. Only prompts computed piece
-        by piece wait for earlier ones. Where room is short, drafts are shed before sequences are, but only if that
-        cannot change the tokens (`exact`).
+        running sequence is served within as many forwards as there are running sequences. Only what is computed piece
+        by piece, prompts and large refreshes, waits for earlier ones of its kind. Where room is short, drafts are shed
+        before sequences are, but only if that cannot change the tokens (`exact`).
         """
         self._start_waiting()
-        return StepPlan(tuple(self._span(share) for share in self._shares(budget)))
+        shares, spread = self._shares(budget)
+        return StepPlan(tuple(self._span(share) for share in shares), self._portion(spread) if spread else None)
 
     def take_copies(self) -> list[SlotCopy]:
         """What must be copied, in this order and once, before the next forward."""
@@ -123,13 +127,19 @@ class Scheduler:
             return make_scoring_span(share.sequence, 1 + share.depth, self._mask_id, self._is_shifted)
         return make_span(share, self._mask_id, self._is_shifted)
 
-    def _shares(self, budget: int) -> list[Share]:
+    def _portion(self, spread: Spread) -> Portion:
+        start = spread.share.sequence.num_layers_done
+        stop = start + spread.num_layers
+        return Portion(self._span(spread.share), range(start, stop), is_last=stop == self._num_layers)
+
+    def _shares(self, budget: int) -> tuple[list[Share], Spread | None]:
         """Who takes part and with how many more rows: everybody's first row, then further ones level by level."""
         shares: list[Share] = []
         # sorted() is stable: among equals the longest-running comes first.
         in_turn = sorted(self._running.values(), key=lambda sequence: sequence.last_scheduled_step)
         wanted = [self._first_share(sequence) for sequence in in_turn]
-        for share in portion_prompts(wanted, budget, self._config.max_refresh_tokens, self._is_shifted):
+        whole, spread = spread_refresh(wanted, self._config.max_refresh_tokens, self._num_layers)
+        for share in portion_prompts(whole, budget, self._config.max_refresh_tokens, self._is_shifted):
             if shares and (1 + share.depth) * share.width > budget:
                 continue
             shares.append(share)
@@ -144,7 +154,7 @@ class Scheduler:
                 else:
                     share.most = share.depth
             growing = [share for share in growing if share.depth < share.most]
-        return shares
+        return shares, spread
 
     def _first_share(self, sequence: Sequence) -> Share:
         """The least that a sequence takes part with."""
@@ -161,12 +171,21 @@ class Scheduler:
         depth = 0 if sequence.request.decoder.may_shed else most
         return Share(sequence, window, sequence.slot_start is not None, depth, most)
 
-    def apply(self, decisions: Iterable[Decision], started_seconds: float, now_seconds: float) -> Outcome:
+    def apply(
+        self,
+        decisions: Iterable[Decision],
+        started_seconds: float,
+        now_seconds: float,
+        portion: Portion | None = None,
+    ) -> Outcome:
         """Move every sequence of a forward on, and say what became final. Seconds: when the forward began, ended."""
         outcome = Outcome()
         self._step += 1
         taken = [(self._running[decision.span.request.request_id], decision) for decision in decisions]
-        self._depths.observe(taken, now_seconds - started_seconds)
+        if portion is not None:
+            self._advance(portion, started_seconds, now_seconds)
+        # How much of the time was the portion's is not known.
+        self._depths.observe(taken, now_seconds - started_seconds if portion is None else None)
         for sequence, decision in taken:
             sequence.last_scheduled_step = self._step
             _count(sequence, decision, started_seconds, now_seconds)
@@ -196,6 +215,21 @@ class Scheduler:
                 reason: EngineFinishReason = "length" if stop_id is None else "stop"
                 outcome.finished.append(self._finish(sequence, reason, stop_id, num_tokens, now_seconds))
         return outcome
+
+    def _advance(self, portion: Portion, started_seconds: float, now_seconds: float) -> None:
+        """Count a portion. What its last one decides is for `apply`, which also counts that one's time."""
+        sequence = self._running[portion.span.request.request_id]
+        sequence.last_scheduled_step = self._step
+        if sequence.first_forward_seconds is None:
+            sequence.first_forward_seconds = started_seconds
+        sequence.num_layers_done = 0 if portion.is_last else portion.layers.stop
+        if not portion.is_last:
+            sequence.refresh_seconds += now_seconds - started_seconds
+
+    def refuse_portions(self, request_id: str) -> None:
+        """Compute the refreshes of this running sequence whole from now on: no memory was left for a portion."""
+        sequence = self._running[request_id]
+        sequence.num_layers_done, sequence.may_spread = 0, False
 
     def _record_scores(self, sequence: Sequence, decision: Decision) -> None:
         if decision.span.slot_start is None:

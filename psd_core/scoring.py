@@ -7,6 +7,7 @@ This file synchronises with the device, in `on_host`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from psd_core.adjustment import Adjustment, adjustment
 from psd_core.block import IntArray
-from psd_core.plan import Span, StepPlan
+from psd_core.plan import Span
 from psd_core.policies import Statistic, make_policy
 from psd_core.sampling import noise_keys, sample
 from psd_core.upload import upload
@@ -169,8 +170,8 @@ def on_host(scores: Scores) -> Scores:
     return Scores(token_ids, log_confidence, *others)
 
 
-def scored_rows(plan: StepPlan, device: torch.device) -> ScoredRows:
-    """The sampling settings of every scored position of `plan`, by span, row and position."""
+def scored_rows(spans: Sequence[Span], device: torch.device) -> ScoredRows:
+    """The sampling settings of every scored position, by span, row and position."""
     sampled: list[IntArray] = []
     settings: list[tuple[float, float, int, float, int, int]] = []
     counts: list[int] = []
@@ -179,7 +180,7 @@ def scored_rows(plan: StepPlan, device: torch.device) -> ScoredRows:
     adjusted: list[tuple[IntArray, Adjustment]] = []
     given: list[tuple[IntArray, IntArray]] = []
     offset = 0
-    for span in plan.spans:
+    for span in spans:
         request, params = span.request, span.request.sampling
         first = span.block_start - len(request.prompt_ids)
         for row in range(span.token_ids.shape[0]):
@@ -231,8 +232,8 @@ def scored_rows(plan: StepPlan, device: torch.device) -> ScoredRows:
         adjusted_offsets=spread([change.offsets for _, change in adjusted], np.float32),
         given=picked([rows for rows, _ in given]),
         given_ids=upload(_concatenate([ids for _, ids in given]), device),
-        num_top=max((span.request.num_top_logprobs for span in plan.spans), default=0),
-        statistics=frozenset().union(*(make_policy(span.request.decoder).statistics for span in plan.spans)),
+        num_top=max((span.request.num_top_logprobs for span in spans), default=0),
+        statistics=frozenset().union(*(make_policy(span.request.decoder).statistics for span in spans)),
     )
 
 

@@ -33,6 +33,7 @@ class Sequence:
     frontier     end of the leading decided positions
     num_reported generated tokens reported so far
     num_scored   leading prompt tokens whose log-probability is known or not wanted
+    num_layers_done   that a refresh spread over forwards has passed; 0 if there is none
     """
 
     def __init__(self, request: Request, attention: AttentionName, arrival_seconds: float) -> None:
@@ -45,6 +46,8 @@ class Sequence:
         self.first_forward_seconds: float | None = None
         self.last_scheduled_step = -1
         self.slot_start: int | None = None
+        self.num_layers_done = 0
+        self.may_spread = True  # its refreshes over several forwards
 
         self.num_prompt = len(request.prompt_ids)
         num_canvas = num_canvas_tokens(request, self.has_grid)
@@ -88,6 +91,11 @@ class Sequence:
         self.accepted_depths = [0] * (request.decoder.num_guesses + 1)
         self.progress = Progress()
         self.luck = Luck()  # how its drafts fare beside those of others
+
+    @property
+    def has_run(self) -> bool:
+        """Whether any forward of it is complete."""
+        return self.forwards + self.scoring_forwards > 0
 
     @property
     def block_stop(self) -> int:

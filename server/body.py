@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import sys
 import time
 from typing import NoReturn, Protocol
 
@@ -52,8 +53,11 @@ def parse_object(body: bytes) -> JsonObject:
         value = json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_float, object_pairs_hook=_object)
     except RecursionError:
         raise _too_deep() from None
-    except ValueError as error:  # JSONDecodeError, and integers of absurd length
+    except (json.JSONDecodeError, _Refused) as error:
         raise invalid(None, f"the body is not valid JSON: {str(error)[:200]}", "invalid_json") from None
+    except ValueError:  # from Python's reading of integers, in words for programmers
+        limit = sys.get_int_max_str_digits()
+        raise invalid(None, f"an integer in the body has more than {limit} digits", "invalid_json") from None
     if not isinstance(value, dict):
         raise invalid(None, f"the body must be a JSON object, got {json_kind(value)}", "invalid_json")
     _check_tree(value)
@@ -104,8 +108,12 @@ def _too_deep() -> ApiError:
     return invalid(None, f"the body is nested deeper than {MAX_JSON_DEPTH} levels", "invalid_json")
 
 
+class _Refused(ValueError):
+    """What Python's parser would take, but a request must not hold."""
+
+
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
+    raise _Refused(f"{name} is not a JSON number")
 
 
 def _object(pairs: list[tuple[str, object]]) -> JsonObject:
@@ -114,7 +122,7 @@ def _object(pairs: list[tuple[str, object]]) -> JsonObject:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"the key {key[:100]!r} stands twice in one object")
+                raise _Refused(f"the key {key[:100]!r} stands twice in one object")
             seen.add(key)
     return entries
 
@@ -122,7 +130,7 @@ def _object(pairs: list[tuple[str, object]]) -> JsonObject:
 def _parse_float(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"number {text[:40]} is out of range")
+        raise _Refused(f"number {text[:40]} is out of range")
     return number
 
 
@@ -154,10 +162,15 @@ def _check_text(text: str) -> None:
         ) from None
 
 
+def in_json(value: object) -> str:
+    """A value as JSON writes it, cut after 40 characters; of an object or an array only what it is."""
+    return json_kind(value) if isinstance(value, dict | list) else json.dumps(value, ensure_ascii=False)[:40]
+
+
 def json_kind(value: object) -> str:
     """What JSON calls a value, for messages about one that is too large to show."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 
 
-__all__ = ["ClientDisconnect", "JsonObject", "json_kind", "parse_object", "read_json"]
+__all__ = ["ClientDisconnect", "JsonObject", "in_json", "json_kind", "parse_object", "read_json"]

@@ -172,7 +172,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "max_refresh_tokens",
         whole(1, 2**24),
         _ENGINE.max_refresh_tokens,
-        "prompt tokens per forward while others are answered; causal models",
+        "tokens of long prompts that a forward takes on while others are answered",
     ),
     Flag("max_cache_tokens", whole(1, 2**31), None, "slots of the key-value cache; absent: what fits the memory"),
     Flag("prefix_cache", switch, _ENGINE.prefix_cache, "false: requests that begin alike share nothing"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 
 from psd_core.config import INCREMENT_NAMES
 from psd_core.request import MAX_TOP_LOGPROBS, MIN_REPETITION_PENALTY, SEED_HIGH, SEED_LOW
-from server.body import JsonObject, json_kind
+from server.body import JsonObject, in_json, json_kind
 from server.conversation import ChatMessage, ConversationFields, check_conversation
 from server.errors import ApiError, invalid
 from server.fields import Bool, Fields, Int, Number, Text
@@ -56,7 +57,7 @@ def _bias(value: object) -> tuple[tuple[int, float], ...]:
         if not isinstance(key, str) or not key.isascii() or not key.isdigit() or len(key) > MAX_ID_DIGITS:
             raise ValueError(f"has a key that is not a token id: {str(key)[:40]!r}")
         if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
-            raise ValueError(f"must map to numbers between -100 and 100, got {str(bias)[:40]} for token {key}")
+            raise ValueError(f"must map to numbers between -100 and 100, got {in_json(bias)} for token {key}")
         pairs.append((int(key), float(bias)))
     if len({token_id for token_id, _ in pairs}) < len(pairs):
         raise ValueError("names a token twice")
@@ -217,6 +218,13 @@ def parse(model: type[Body], body: JsonObject) -> Body:
         raise _first_fault(error) from None
 
 
+# What pydantic calls by Python's names.
+_KINDS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "should be an object"),
+    **dict.fromkeys(("list_type", "tuple_type"), "should be an array"),
+}
+
+
 def _first_fault(error: ValidationError) -> ApiError:
     fault = error.errors(include_url=False, include_context=False)[0]
     if fault["type"] == "extra_forbidden":  # the client chose the name: shown as it is, but not at any length
@@ -230,7 +238,8 @@ def _first_fault(error: ValidationError) -> ApiError:
         shown = f", got {given!r}"[:80]
     else:  # our own validators, and lengths, say themselves what is wrong inside
         shown = "" if fault["type"] in ("value_error", "too_short", "too_long") else f", got {json_kind(given)}"
-    message = fault["msg"].removeprefix("Value error, ").replace("Input should", "should")
+    said = _KINDS.get(fault["type"], fault["msg"])
+    message = said.removeprefix("Value error, ").replace("Input should", "should")
     return invalid(param, f"{param}: {message}{shown}")
 
 

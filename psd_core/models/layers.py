@@ -188,21 +188,32 @@ class DiffusionDecoder(nn.Module):
 
     def forward(self, batch: Batch, store: KVStore) -> Tensor:
         """Final hidden states of all query tokens, [T, d]."""
-        num_tokens, token_ids, positions = batch.token_ids.shape[0], batch.token_ids, batch.positions
+        return self.advance(batch, store, range(len(self.layers)))[: batch.token_ids.shape[0]]
+
+    def advance(self, batch: Batch, store: KVStore, layers: range, hidden: Tensor | None = None) -> Tensor:
+        """Hidden states of all query tokens behind some of the layers, [T', d]; behind the last one, final ones.
+
+        hidden   [T', d] as this returned it for the layers before; None in front of the first. T' >= T: see `shapes`.
+        """
+        token_ids, positions = batch.token_ids, batch.positions
         if self.pads_rows:
             token_ids, positions = pad_rows(token_ids), pad_rows(positions)
-        return self.compute(token_ids, positions, attention_over(batch), store)[:num_tokens]
+        hidden = self._embed(token_ids) if hidden is None else hidden
+        return self._through(layers, hidden, positions, attention_over(batch), store)
 
     def compute(self, token_ids: Tensor, positions: Tensor, attention: Attention, store: KVStore) -> Tensor:
         """As `forward`, for tokens at positions, [T] int64 each, with an attention of whatever kind."""
-        hidden = self._embed(token_ids)
+        return self._through(range(len(self.layers)), self._embed(token_ids), positions, attention, store)
+
+    def _through(
+        self, layers: range, hidden: Tensor, positions: Tensor, attention: Attention, store: KVStore
+    ) -> Tensor:
         angles = positions[:, None].float() * self.inverse_frequencies[None, :]
         angles = torch.cat([angles, angles], dim=-1)[:, None, :]  # [T, 1, D']
         rotary = (angles.cos(), angles.sin())
-        for index, layer in enumerate(self.layers):
-            hidden = layer(hidden, rotary, attention, store.keys[index], store.values[index])
-        result: Tensor = self.final_norm(hidden)
-        return result
+        for index in layers:
+            hidden = self.layers[index](hidden, rotary, attention, store.keys[index], store.values[index])
+        return self.final_norm(hidden) if layers.stop == len(self.layers) else hidden
 
     def loadable(self) -> dict[str, Tensor]:
         """What a checkpoint's tensors are put into or held against, by name."""

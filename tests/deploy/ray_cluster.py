@@ -12,6 +12,7 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 class RayCluster:
     """One node, one proxy on a free port, the application with a model. Use as a context manager."""
 
-    def __init__(self, model: Path, folder: Path, num_gpus: int, arguments: dict[str, float]) -> None:
+    def __init__(self, model: Path, folder: Path, num_gpus: int, arguments: Mapping[str, float]) -> None:
         """num_gpus: that Ray is told of; the machine needs none. arguments: of `build`, the flags aside."""
         self.name = f"psd-test-{os.getpid()}"
         port = free_port()

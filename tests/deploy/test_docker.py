@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 import yaml
@@ -143,10 +144,18 @@ def test_the_image_command_serves_and_drains(tmp_path: Path) -> None:
         process.wait()
 
 
-def as_user(stage: list[Instruction]) -> dict[str, int]:
+class RunAs(TypedDict, total=False):
+    """Options of Popen."""
+
+    user: int
+    group: int
+
+
+def as_user(stage: list[Instruction]) -> RunAs:
     """Options of Popen for the image's user; none where it must not read this Python, or we must not become it."""
-    (user,) = arguments_of(stage, "USER")
-    options = dict(zip(("user", "group"), map(int, user.split(":")), strict=True))
+    (named,) = arguments_of(stage, "USER")
+    user, group = map(int, named.split(":"))
+    options: RunAs = {"user": user, "group": group}
     try:
         subprocess.run([sys.executable, "-c", "import server.cli"], cwd=ROOT, check=True, timeout=60, **options)
     except (PermissionError, subprocess.CalledProcessError):
@@ -155,7 +164,7 @@ def as_user(stage: list[Instruction]) -> dict[str, int]:
 
 
 def test_the_compose_files_follow_the_specification() -> None:
-    command = [BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", *COMPOSE_FILES]
+    command: list[str | Path] = [BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", *COMPOSE_FILES]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stdout + result.stderr
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from cloudcoil.models.keda.v1alpha1 import ScaledObject
 from cloudcoil.models.prometheus_operator.v1 import PrometheusRule, ServiceMonitor
+from pydantic import BaseModel
 
 from server.flags import FLAGS
 from server.processes import STOP_SECONDS
@@ -26,7 +27,11 @@ Manifest = dict[str, Any]
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 OVERLAYS = ("cpu-demo", "single-gpu", "tensor-parallel", "multi-replica", "multi-replica-keda")
 VERSIONS = ("1.29", "1.37")  # the oldest and the newest that the manifests are held against
-CUSTOM = {"ScaledObject": ScaledObject, "PrometheusRule": PrometheusRule, "ServiceMonitor": ServiceMonitor}
+CUSTOM: dict[str, type[BaseModel]] = {
+    "ScaledObject": ScaledObject,
+    "PrometheusRule": PrometheusRule,
+    "ServiceMonitor": ServiceMonitor,
+}
 NAME = {"app.kubernetes.io/name": "psd"}
 
 each_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
@@ -38,7 +43,7 @@ def rendered() -> dict[str, list[Manifest]]:
     kubectl = Path(sys.executable).parent / "kubectl"
     results = {}
     for overlay in OVERLAYS:
-        command = [kubectl, "kustomize", FOLDER / "overlays" / overlay]
+        command: list[str | Path] = [kubectl, "kustomize", FOLDER / "overlays" / overlay]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert (result.returncode, result.stderr) == (0, ""), result.stderr
         results[overlay] = list(yaml.safe_load_all(result.stdout))

@@ -153,7 +153,7 @@ def test_the_configurations_of_prometheus_are_valid_and_find_the_rules(tmp_path:
     for path in (RULES, root / "docker" / "prometheus" / "prometheus.yml"):
         shutil.copy(path, tmp_path)  # as compose mounts them
     for path in (tmp_path / "prometheus.yml", root / "deploy" / "ray" / "prometheus.yml"):
-        command = ["promtool", "check", "config", path]
+        command: list[str | Path] = ["promtool", "check", "config", path]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert result.returncode == 0, result.stdout + result.stderr
         assert "1 rule files found" in result.stdout

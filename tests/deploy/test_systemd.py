@@ -41,7 +41,8 @@ def test_systemd_finds_nothing(installed: Path) -> None:
 
 @needs_systemd
 def test_the_unit_is_confined(installed: Path) -> None:
-    command = ["systemd-analyze", "security", "--offline=true", f"--threshold={MAX_EXPOSURE * 10:.0f}", installed]
+    bound = f"--threshold={MAX_EXPOSURE * 10:.0f}"
+    command: list[str | Path] = ["systemd-analyze", "security", "--offline=true", bound, installed]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stdout
 

@@ -69,10 +69,10 @@ class Driver:
             outcome.token_ids += event.token_ids
             outcome.logprobs += event.logprobs
             outcome.top += event.top
-        for event in output.finished:
-            outcome = self.outcomes[event.request_id]
+        for end in output.finished:
+            outcome = self.outcomes[end.request_id]
             assert outcome.finished is None, "two terminal events"
-            outcome.finished = event
+            outcome.finished = end
         self.engine.check_integrity()
         return output
 
@@ -189,18 +189,18 @@ def decoders(
 
 @st.composite
 def samplings(draw: st.DrawFn) -> SamplingParams:
-    changed = {}
+    sampling = SamplingParams()
     if draw(st.integers(0, 3)) == 0:
-        changed = {
-            "presence_penalty": draw(st.sampled_from([0.0, 1.5, -1.0])),
-            "frequency_penalty": draw(st.sampled_from([0.0, 0.7, -0.3])),
-            "repetition_penalty": draw(st.sampled_from([1.0, 1.3, 0.8])),
-            "logit_bias": draw(st.sampled_from([(), ((5, 4.0), (9, -100.0)), ((7, 100.0),)])),
-        }
+        sampling = SamplingParams(
+            presence_penalty=draw(st.sampled_from([0.0, 1.5, -1.0])),
+            frequency_penalty=draw(st.sampled_from([0.0, 0.7, -0.3])),
+            repetition_penalty=draw(st.sampled_from([1.0, 1.3, 0.8])),
+            logit_bias=draw(st.sampled_from([(), ((5, 4.0), (9, -100.0)), ((7, 100.0),)])),
+        )
     if draw(st.booleans()):
-        return SamplingParams(**changed)
-    return SamplingParams(
-        **changed,
+        return sampling
+    return replace(
+        sampling,
         temperature=draw(st.sampled_from([0.3, 1.0, 1.7])),
         min_p=draw(st.sampled_from([0.0, 0.0, 0.1, 1.0])),
         top_p=draw(st.sampled_from([1.0, 0.9, 0.5])),

@@ -111,7 +111,8 @@ def _candidate(logits: Tensor, index: int, model: DiffusionDecoder, request: Req
         if sampling.top_k:
             order = order[: sampling.top_k]
         total = sum(math.exp(scaled[t]) for t in order)
-        kept, mass = [], 0.0
+        kept: list[int] = []
+        mass = 0.0
         for t in order:
             if mass >= sampling.top_p and kept:
                 break
@@ -158,6 +159,8 @@ def _policy(found: dict[int, Found], request: Request) -> list[int]:
                 and (pos in anchors or confidence[pos] >= decoder.relaxed_threshold)
             ]
             return near or ranked[:1]
+        case "lopa":
+            raise NotImplementedError("lopa needs rows beside the block's own state")
 
 
 def _end(generated: list[int | None], request: Request) -> tuple[int, str] | None:

@@ -12,6 +12,7 @@ from torch._inductor import config as inductor
 from psd_core.config import DecoderConfig
 from psd_core.errors import ConfigError
 from psd_core.models.compiling import compile_layers
+from psd_core.models.layers import DecoderLayer
 from psd_core.request import Request
 from tests.engine.drive import Driver, assert_all_as_alone
 from tests.engine.tiny import tiny_model, tiny_spec
@@ -40,7 +41,10 @@ def test_compiled_layers_answer_as_plain_ones_and_are_compiled_once() -> None:
     ]
     assert_all_as_alone(driver, plain, requests)
     hidden, angle = torch.randn(1, spec.hidden_size), torch.randn(1, 1, spec.head_dim)
-    single = [layers[0].before(layers[0], hidden, angle, angle) for layers in (compiled.layers, plain.layers)]
+    single = []
+    for layer in (compiled.layers[0], plain.layers[0]):
+        assert isinstance(layer, DecoderLayer)
+        single.append(layer.before(layer, hidden, angle, angle))
     torch.testing.assert_close(*single)
     assert counters["stats"]["unique_graphs"] == num_compiled, "compiled again during a request"
 

@@ -63,7 +63,7 @@ def run_load(decoder: DecoderConfig, at_once: int, price: tuple[float, float]) -
             now += (price[0] + price[1] * rows) * float(noise.uniform(0.9, 1.1))
             ran.forwards += 1
             ran.rows += rows
-            for event in scheduler.apply(decide(plan, scored), started, now).tokens:
+            for event in scheduler.apply(decide(plan.spans, scored), started, now).tokens:
                 ran.tokens[event.request_id] = event.token_ids
         ran.seconds = now - began
     return ran

@@ -46,7 +46,9 @@ def test_prices_are_learned_from_noisy_forwards_and_followed_when_they_change(pr
 
 def test_the_work_of_a_forward_is_the_sum_of_its_spans() -> None:
     spans = [(1, 200, 0, False), (4, 32, 300, True), (8, 5, 0, False), (3, 7, 9, True)]
-    plain = np.asarray(ONE_FORWARD) + sum(span_work(np.asarray(rows), *rest) for rows, *rest in spans)
+    plain = np.asarray(ONE_FORWARD) + sum(
+        span_work(np.asarray(rows), width, num_context, is_cached) for rows, width, num_context, is_cached in spans
+    )
     assert forward_work(spans).tolist() == plain.tolist()
 
 

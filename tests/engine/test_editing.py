@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psd_core.config import DecoderConfig
+from psd_core.config import AcceptanceName, CacheName, DecoderConfig, PolicyName
 from psd_core.editing import Editor, edits
 from psd_core.errors import ConfigError
 from psd_core.kvcache.modes import Window
@@ -29,7 +29,7 @@ ITEMS: dict[str, dict[str, Any]] = json.loads((GOLDEN / "llada21" / "gen.json").
 @pytest.mark.parametrize("depth", [0, 3])
 @pytest.mark.parametrize("cache", ["none", "causal"])
 @pytest.mark.parametrize("name", [name for name in ITEMS if "transfer" not in name])
-def test_tokens_and_forwards_equal_the_reference(name: str, cache: str, depth: int) -> None:
+def test_tokens_and_forwards_equal_the_reference(name: str, cache: CacheName, depth: int) -> None:
     item = ITEMS[name]
     params, prompt = item["params"], tuple(item["prompt"])
     model = load_model(CHECKPOINT)
@@ -141,6 +141,11 @@ def test_the_prompt_is_never_edited_and_looser_rules_are_refused() -> None:
     decoder = DecoderConfig(block_length=4, edit_threshold=0.0, cache="causal")
     outcome, _ = run_alone(model, Request("r", (3, 9, 14, 5, 6, 7), 6, decoder))
     assert len(outcome.token_ids) == 6
-    for setting in ({"acceptance": "token"}, {"acceptance": "subset"}, {"policy": "lopa"}):
+    looser: list[tuple[AcceptanceName, PolicyName]] = [
+        ("token", "threshold"),
+        ("subset", "threshold"),
+        ("exact", "lopa"),
+    ]
+    for acceptance, policy in looser:
         with pytest.raises(ConfigError, match="edit_threshold needs"):
-            replace(decoder, **setting)
+            replace(decoder, acceptance=acceptance, policy=policy)

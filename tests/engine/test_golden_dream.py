@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from psd_core.block import Candidates, IntArray
-from psd_core.config import DecoderConfig
+from psd_core.config import DecoderConfig, PolicyName
 from psd_core.kvcache.modes import Window
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.models.loader import load_model
@@ -27,7 +27,12 @@ from tests.engine.canvas import Canvas
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "dream"
 ITEMS: dict[str, dict[str, Any]] = json.loads((GOLDEN / "gen.json").read_text())
-ORDERS = {"entropy": "entropy", "topk_margin": "margin", "maskgit_plus": "greedy", "confidence_threshold": "greedy"}
+ORDERS: dict[str, PolicyName] = {
+    "entropy": "entropy",
+    "topk_margin": "margin",
+    "maskgit_plus": "greedy",
+    "confidence_threshold": "greedy",
+}
 EPS = 1e-3  # where the authors' schedule ends
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from psd_core.config import DecoderConfig
+from psd_core.config import CacheName, DecoderConfig
 from psd_core.kvcache.modes import Window
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.models.loader import load_model
@@ -43,7 +43,7 @@ def test_tokens_and_forwards_equal_the_reference(llada: DiffusionDecoder, name: 
         decoder = DecoderConfig(policy="greedy")
     else:
         decoder = DecoderConfig(policy="topk", k=int(params["block_length"] / steps_per_block))
-    cache = next((mode for mode in ("dual", "prefix") if mode in name), "none")
+    cache: CacheName = "dual" if "dual" in name else "prefix" if "prefix" in name else "none"
     decoder = replace(decoder, block_length=params["block_length"], draft_depth=depth, cache=cache)
     outcome, finished = run_alone(llada, Request("r", tuple(item["prompt"]), params["gen_length"], decoder))
     assert outcome.token_ids == item["output"][len(item["prompt"]) :]

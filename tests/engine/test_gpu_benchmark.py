@@ -22,9 +22,10 @@ def test_the_script_checks_and_measures(tmp_path: Path, capsys: pytest.CaptureFi
     found = json.loads(file.read_text())
     assert found["holds"] is True
     assert found["notes"] == []
-    assert {row["mode"] for row in found["rows"]} == {"plain", "graphs"}
+    assert {row["mode"] for row in found["rows"]} == {"plain", "graphs", "8 bits", "8 bits, graphs"}
     assert all(row["tokens_per_second"] > 0 and row["ratio"] > 0 for row in found["rows"])
     assert sum("graph" in check["name"] for check in found["checks"]) == 12
+    assert sum(check["name"].startswith("8-bit") for check in found["checks"]) == 4
     shown = capsys.readouterr().out
     assert "| graphs | 3 | 3 |" in shown
     assert "**no**" not in shown

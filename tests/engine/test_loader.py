@@ -135,7 +135,7 @@ def test_weights_arrive_in_the_dtype_asked_for(checkpoint: Path, dtype: torch.dt
     model = load_model(checkpoint, dtype=str(dtype).removeprefix("torch."))
     stored = load_file(checkpoint / "model-00001-of-00002.safetensors")
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
-    assert torch.equal(model.layers[0].qkv.weight[:64], stored[Q_PROJ].to(dtype))
+    assert torch.equal(model.get_parameter("layers.0.qkv.weight")[:64], stored[Q_PROJ].to(dtype))
 
 
 def test_a_value_too_large_for_the_dtype_is_refused_with_its_name(checkpoint: Path) -> None:

@@ -125,7 +125,9 @@ def test_the_taken_token_leads_the_alternatives_without_sampling() -> None:
             assert event.top == ()
             continue
         for token_id, logprob, top in zip(event.token_ids, event.logprobs, event.top, strict=True):
-            assert top[0] == (token_id, pytest.approx(logprob))
+            best_id, best_logprob = top[0]
+            assert best_id == token_id
+            assert best_logprob == pytest.approx(logprob)
             assert len(top) == 4
             assert [value for _, value in top] == sorted((value for _, value in top), reverse=True)
             assert all(other != MASK_ID for other, _ in top)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psd_core.config import POLICY_NAMES, DraftDepth
+from psd_core.config import POLICY_NAMES, CacheName, DraftDepth, PolicyName
 from psd_core.kvcache.modes import BIDIRECTIONAL_CACHES
 from psd_core.request import Request
 from tests.engine.drive import decoders, requests, run_alone
@@ -18,7 +18,7 @@ from tests.engine.tiny import tiny_model, tiny_spec
 
 @pytest.mark.parametrize("policy", [name for name in POLICY_NAMES if name != "lopa"])
 @pytest.mark.parametrize("cache", [*BIDIRECTIONAL_CACHES, "causal"])
-def test_exact_equals_the_naive_policy_with_no_more_forwards(policy: str, cache: str) -> None:
+def test_exact_equals_the_naive_policy_with_no_more_forwards(policy: PolicyName, cache: CacheName) -> None:
     block_length = 4 if cache == "causal" else None
     exact = decoders(policies=(policy,), caches=(cache,), acceptances=("exact",), block_length=block_length)
 

@@ -61,7 +61,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tensors(checkpoint: Path) -> Tensors:
-    return load_file(checkpoint / "model.safetensors")
+    tensors: Tensors = load_file(checkpoint / "model.safetensors")
+    return tensors
 
 
 @pytest.fixture(scope="module")

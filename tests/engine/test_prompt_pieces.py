@@ -106,7 +106,7 @@ def test_prompts_are_answered_in_the_order_they_came() -> None:
     driver = Driver(model_of("plain"), EngineConfig(max_num_batched_tokens=4096, max_refresh_tokens=BLOCK))
     driver.add(SHORT)
     driver.step()
-    ends = []
+    ends: list[str] = []
     for index in range(6):
         driver.add(Request(f"r{index}", long_prompt(24, index), 1, DECODER))
     while len(ends) < 6:

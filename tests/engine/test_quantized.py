@@ -37,7 +37,7 @@ def random_matrix(num_out: int, num_in: int) -> torch.Tensor:
     """Rows of very different sizes, one of them all zeros."""
     generator = torch.Generator().manual_seed(num_out + num_in)
     sizes = torch.logspace(-3, 0, num_out)[:, None]
-    weight = torch.randn(num_out, num_in, generator=generator) / num_in**0.5 * sizes
+    weight: torch.Tensor = torch.randn(num_out, num_in, generator=generator) / num_in**0.5 * sizes
     if num_out > 1:
         weight[num_out // 2] = 0.0
     return weight

@@ -205,7 +205,12 @@ def test_every_expert_is_visited_at_most_once_per_forward(checkpoint: Path, monk
         return int(hidden.any(dim=-1).sum())  # without those that round the number of rows up
 
     plain = module.gated
-    monkeypatch.setattr(module, "gated", lambda *tensors: (seen.append(rows_of(tensors[0])), plain(*tensors))[1])
+
+    def counted(*tensors: torch.Tensor) -> torch.Tensor:
+        seen.append(rows_of(tensors[0]))
+        return plain(*tensors)
+
+    monkeypatch.setattr(module, "gated", counted)
     with torch.inference_mode():
         experts(torch.randn(40, WIDTH, dtype=torch.bfloat16))
     assert len(seen) <= EXPERTS

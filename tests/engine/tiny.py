@@ -118,7 +118,7 @@ def plain_forward(
             heads.append(weight @ v[:, kv_head])
         x = x + torch.cat(heads, dim=-1) @ layer["out.weight"].T + layer.get("out.bias", torch.zeros(1))
         normed = norm(x, layer["mlp_norm.weight"])
-        gate, up = (normed @ layer["mlp.gate_up"].T).split(spec.mlp_size, dim=-1)
+        gate, up = torch.split(normed @ layer["mlp.gate_up"].T, spec.mlp_size, dim=-1)
         x = x + (gate * torch.sigmoid(gate) * up) @ layer["mlp.down"].T
     head_weight = weights["embedding"] if spec.has_tied_head else weights["head"]
     return norm(x, weights["final_norm.weight"]) @ head_weight.T, cached

@@ -126,7 +126,8 @@ class Browser:
 
     def complaints(self) -> list[str]:
         """What the console got since the last call: errors of scripts, violations of the content policy."""
-        log = self.driver.get_log("browser")
+        read_log: Callable[[str], list[dict[str, str]]] = self.driver.get_log  # without types in Selenium
+        log = read_log("browser")
         return [entry["message"] for entry in log if entry["level"] == "SEVERE" and entry["source"] != "network"]
 
     def shoot(self, name: str) -> None:

@@ -14,7 +14,7 @@ MIXED = {"policy": "topk", "k": 2, "draft_depth": 3, "acceptance": "token", "cac
 
 
 def link(
-    server: ServerProcess, psd: Mapping[str, object], other: Mapping[str, object] | None = None, **more: str
+    server: ServerProcess, psd: Mapping[str, object], other: Mapping[str, object] | None = None, /, **more: str
 ) -> str:
     """The page's address with these settings in it."""
     pairs = {"prompt": PROMPT, "request.max_tokens": "32", "request.ignore_eos": "true"}

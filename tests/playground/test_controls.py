@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -83,11 +84,14 @@ def test_every_decoder_setting_has_a_control_with_the_engines_range(browser: Bro
             continue
         worded = {"draft_increment": (1, 1024), "draft_depth": (0, 32)}  # these take a word, too: no number controls
         low, high = worded.get(field.name) or (json.loads(str(control.get_attribute(end))) for end in ("min", "max"))
+        setting: dict[str, Any]
         for value in (low, high):
-            DecoderConfig(**{field.name: value})
+            setting = {field.name: value}
+            DecoderConfig(**setting)
         for value in (low - 1, high + 1):
+            setting = {field.name: value}
             with pytest.raises(ConfigError):
-                DecoderConfig(**{field.name: value})
+                DecoderConfig(**setting)
             browser.script(WRITE, control, str(value))
             assert field.name in browser.text(fault)
         browser.script(WRITE, control, "")

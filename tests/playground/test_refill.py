@@ -62,9 +62,9 @@ def check_refill(browser: Browser, server: ServerProcess, text: str, start: int,
     own = browser.find(OWN)
     assert len([cell for cell in own if "behind" not in str(cell.get_attribute("class"))]) == count
     lead = len(text) - len(text.lstrip("\n")) if start else 0
-    shown = browser.script(PARTS)
+    shown: list[str] = browser.script(PARTS)
     fields: dict[str, Any] = {"max_tokens": count, "min_tokens": count, "psd": MIXED}
-    new = server.complete(prompt=PROMPT + before, suffix=after, **fields).json()["choices"][0]["text"]
+    new: str = server.complete(prompt=PROMPT + before, suffix=after, **fields).json()["choices"][0]["text"]
     assert [shown[0], shown[2]] == [before[lead:], after]
     assert shown[1].lstrip("\n") == new.lstrip("\n")
     return before + new + after

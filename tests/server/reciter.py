@@ -17,6 +17,8 @@ from server.chat_template import ChatTemplate
 from server.tokenizer import Tokenizer
 from tests.server.checkpoint import SPECIALS, VOCAB_SIZE, write_tokenizer
 
+Message = dict[str, object]
+
 FOLDER: Final = Path(__file__).parents[1] / "data" / "reciter"
 TEMPLATE: Final = (
     "{{ bos_token }}{% if tools %}<|system|>Tools: {{ tools | tojson }}<|eot|>{% endif %}"
@@ -32,9 +34,9 @@ WEATHER: Final[dict[str, object]] = {
 }
 CALL: Final = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "%s"}}\n</tool_call>'
 LANGUAGES: Final = "Olá! Grüße 🚀 世界, こんにちは 👩‍🚀 мир, مرحبا नमस्ते 🇵🇹 ‑ e\u0301."
-ASK_LANGUAGES: Final = [{"role": "user", "content": "Greet everyone."}]
-ASK_WEATHER: Final = [{"role": "user", "content": "Weather in Lisbon?"}]
-ASK_TWICE: Final = [{"role": "user", "content": "Weather in Lisbon and Évora?"}]
+ASK_LANGUAGES: Final[list[Message]] = [{"role": "user", "content": "Greet everyone."}]
+ASK_WEATHER: Final[list[Message]] = [{"role": "user", "content": "Weather in Lisbon?"}]
+ASK_TWICE: Final[list[Message]] = [{"role": "user", "content": "Weather in Lisbon and Évora?"}]
 RESULT: Final[list[dict[str, Any]]] = [
     *ASK_WEATHER,
     {
@@ -50,13 +52,13 @@ RESULT: Final[list[dict[str, Any]]] = [
     },
     {"role": "tool", "tool_call_id": "call_1", "content": "21 °C"},
 ]
-_PAST: Final = {"role": "assistant", "content": "", "tool_calls": [
+_PAST: Final[Message] = {"role": "assistant", "content": "", "tool_calls": [
     {"type": "function", "function": {"name": "get_weather", "arguments": {"city": "Lisbon"}}}
 ]}  # fmt: skip  # a table
-RECITATIONS: Final[tuple[tuple[list[dict[str, object]], list[dict[str, object]], str], ...]] = (
-    (list(ASK_LANGUAGES), [], LANGUAGES),
-    (list(ASK_WEATHER), [WEATHER], "Let me look.\n" + CALL % "Lisbon"),
-    (list(ASK_TWICE), [WEATHER], f"{CALL % 'Lisbon'}\n{CALL % 'Évora'}"),
+RECITATIONS: Final[tuple[tuple[list[Message], list[dict[str, object]], str], ...]] = (
+    (ASK_LANGUAGES, [], LANGUAGES),
+    (ASK_WEATHER, [WEATHER], "Let me look.\n" + CALL % "Lisbon"),
+    (ASK_TWICE, [WEATHER], f"{CALL % 'Lisbon'}\n{CALL % 'Évora'}"),
     ([*ASK_WEATHER, _PAST, {"role": "tool", "content": "21 °C"}], [WEATHER], "It is 21 °C in Lisbon."),
 )
 _CANVAS: Final = 192
@@ -84,7 +86,7 @@ def make(folder: Path = FOLDER, steps: int = 350) -> None:
             group["lr"] = 3e-3 * min(1.0, (step + 1) / 50, (steps - step) / (steps / 2))
         loss = torch.stack([_loss(network, prompt, answer) for prompt, answer in examples]).mean()
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         if step % 100 == 0:

@@ -87,7 +87,7 @@ class Rival:
                 return
             if index == 1 and fault == "endless":
                 return
-        end = {"delta": {}} if is_chat else {"text": ""}
+        end: dict[str, object] = {"delta": {}} if is_chat else {"text": ""}
         yield event([{"index": 0, "finish_reason": "length"} | end], None)
         if "include_usage" in options:
             yield event([], body["max_tokens"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -10,9 +11,9 @@ import httpx
 Chunk = dict[str, Any]
 
 
-def read_stream(client: httpx.Client, path: str, body: dict[str, object]) -> list[Chunk]:
+def read_stream(client: httpx.Client, path: str, body: Mapping[str, object]) -> list[Chunk]:
     """All chunks of a stream; asserts the framing: LF only, one data line per event, [DONE] last."""
-    with client.stream("POST", path, json=body | {"stream": True}) as response:
+    with client.stream("POST", path, json={**body, "stream": True}) as response:
         assert response.status_code == 200, response.read()
         assert response.headers["content-type"].startswith("text/event-stream")
         raw = response.read()

@@ -91,7 +91,8 @@ def test_a_plain_server_is_measured_as_far_as_it_counts(
     assert (figures.num_answered, figures.errors) == (6, {})
     assert figures.inter_chunk is not None
     assert figures.inter_chunk.count == 6 * 4
-    assert figures.tokens_per_forward is figures.mean_tokens_per_forward is None
+    assert figures.tokens_per_forward is None
+    assert figures.mean_tokens_per_forward is None
     notes = " ".join(figures.notes)
     assert ("does not count tokens per chunk" in notes) == (figures.inter_token is None) == (not counts_chunks)
     assert ("no usage of 6 of 6" in notes) == (figures.output_tokens_per_second is None) == (not counts_tokens)

@@ -193,9 +193,10 @@ def test_a_second_signal_exits_at_once(own_server: ServerProcess) -> None:
 
 def _is_refusing(server: ServerProcess) -> bool:
     try:
-        return httpx.get(f"{server.url}/health").json()["status"] == "draining"
+        status: str = httpx.get(f"{server.url}/health").json()["status"]
     except httpx.TransportError:
         return True
+    return status == "draining"
 
 
 def test_the_worker_ends_when_the_api_process_is_killed(own_server: ServerProcess) -> None:

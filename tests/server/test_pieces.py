@@ -167,7 +167,7 @@ def test_a_checkpoint_with_tokenizer_model_is_served(tmp_path: Path) -> None:
         assert all(value < 0 for value in echoed["logprobs"]["token_logprobs"][1:])
         assert echoed["text"].startswith(joined := "".join(echoed["logprobs"]["tokens"]))
         assert joined.startswith("the quick fox")
-        refusals = [
+        refusals: list[tuple[dict[str, object], str]] = [
             ({"suffix": "dogs"}, "suffix needs a model that sees what follows"),
             ({"psd": {"cache": "dual"}}, "cache must be one of none, causal"),
             ({"psd": {"block_length": 32}}, "block_length must be 8 for this model, got 32"),

@@ -104,21 +104,22 @@ def test_diffusing_shows_canvases_without_disturbing_the_text(server: ServerProc
 
 
 @pytest.mark.parametrize(
-    "psd",
+    ("block_length", "psd"),
     [
-        {"block_length": 16, "draft_depth": 3, "policy": "greedy"},
-        {"block_length": 32, "draft_depth": 3, "acceptance": "token", "cache": "prefix"},
+        (16, {"draft_depth": 3, "policy": "greedy"}),
+        (32, {"draft_depth": 3, "acceptance": "token", "cache": "prefix"}),
     ],
 )
 def test_canvases_tell_of_every_token_when_and_how_it_was_decided(
-    server: ServerProcess, psd: dict[str, object]
+    server: ServerProcess, block_length: int, psd: dict[str, object]
 ) -> None:
+    psd = psd | {"block_length": block_length}
     body = BODY | {"max_tokens": 40, "psd": psd, "diffusing": True, "return_token_ids": True}
     chunks = read_stream(server.client, "/v1/completions", body)
     canvases = [chunk["psd"]["canvas"] for chunk in chunks if not chunk["choices"]]
     figures = chunks[-1]["psd"]
     assert [canvas["forwards"] for canvas in canvases] == list(range(1, figures["forwards"] + 1))
-    assert {canvas["length"] for canvas in canvases} == {-(-40 // psd["block_length"]) * psd["block_length"]}
+    assert {canvas["length"] for canvas in canvases} == {-(-40 // block_length) * block_length}
     decided: dict[int, int] = {}
     for before, canvas in zip([None, *canvases], canvases, strict=False):
         fresh = {}

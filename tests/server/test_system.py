@@ -190,7 +190,7 @@ def test_the_api_page_loads_nothing_from_elsewhere(server: ServerProcess) -> Non
 )
 @pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/nope", "/docs", "/openapi.json"])
 def test_without_a_valid_key_everything_is_refused(guarded: ServerProcess, path: str, header: dict[str, str]) -> None:
-    raw = {name: value.encode() for name, value in header.items()}
+    raw = {name.encode(): value.encode() for name, value in header.items()}
     response = guarded.client.get(path, headers=raw)
     assert response.status_code == 401
     assert response.headers["www-authenticate"] == "Bearer"

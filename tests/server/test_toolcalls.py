@@ -15,7 +15,8 @@ Found = tuple[str, list[tuple[str, str]]]
 
 
 def scan(pieces: list[str]) -> Found:
-    state, text, calls = toolcalls.ScanState(), "", []
+    state, text = toolcalls.ScanState(), ""
+    calls: list[toolcalls.ToolCall] = []
     for piece in pieces:
         result = toolcalls.push(state, piece)
         state, text, calls = result.state, text + result.text, [*calls, *result.calls]

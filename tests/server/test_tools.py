@@ -83,9 +83,14 @@ def test_the_forms_before_tools_are_the_same_prompt(reciter: ServerProcess) -> N
 
 
 def test_without_choice_the_model_sees_no_tools(reciter: ServerProcess) -> None:
+    said: tuple[dict[str, object], ...] = (
+        {},
+        {"tools": [WEATHER]},
+        {"tools": [WEATHER], "tool_choice": "none"},
+        {"tools": []},
+    )
     counts = [
-        reciter.client.post("/tokenize", json={"messages": ASK_WEATHER} | fields).json()["count"]
-        for fields in ({}, {"tools": [WEATHER]}, {"tools": [WEATHER], "tool_choice": "none"}, {"tools": []})
+        reciter.client.post("/tokenize", json={"messages": ASK_WEATHER} | fields).json()["count"] for fields in said
     ]
     assert counts[1] > counts[0] == counts[2] == counts[3]
 

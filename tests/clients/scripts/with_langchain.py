@@ -48,4 +48,5 @@ assert called.response_metadata["finish_reason"] == "tool_calls"
 streamed = None
 for chunk in with_tools.stream("Weather in Lisbon and Évora?"):
     streamed = chunk if streamed is None else streamed + chunk
+assert streamed is not None
 assert [call["args"] for call in streamed.tool_calls] == [{"city": "Lisbon"}, {"city": "Évora"}], streamed

@@ -52,7 +52,7 @@ class _PatchingFinder:
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name != "psd_core.runner":
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]  # no full finder
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.loader is not None
@@ -72,4 +72,4 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_watch)
-sys.meta_path.insert(0, _PatchingFinder())  # type: ignore[arg-type]  # as above
+sys.meta_path.insert(0, _PatchingFinder())

@@ -1,0 +1,124 @@
+"""How a forward is shared: what each sequence gets of it, and which large pieces of work are taken on bit by bit.
+
+Whoever denoises waits for everything that is in the forward, so prompts and refreshes beside it are bounded. Pure but
+for the shares themselves, which are filled while the forward is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psd_core.kvcache.modes import Window
+from psd_core.sequence import Sequence
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """What one sequence gets of a forward while the forward is being filled."""
+
+    sequence: Sequence
+    window: Window  # positions computed per row, cached ones read besides
+    is_cached: bool  # the rows' keys are written to the cache
+    depth: int  # rows it has beside the first: drafts, branches, or prompt tokens to score
+    most: int  # of them it may have
+    explores: bool = False
+    is_partial: bool = False  # ends before the active block
+
+    @property
+    def width(self) -> int:
+        """Query tokens per row."""
+        return self.window.stop - self.window.start
+
+
+def draft_limit(sequence: Sequence) -> int:
+    """Drafts or branches the next span may carry: none before the block has candidates."""
+    return 0 if sequence.candidates is None else sequence.request.decoder.num_guesses
+
+
+def portion_prompts(wanted: list[Share], budget: int, least: int, is_shifted: bool) -> list[Share]:
+    """Those of `wanted` that may take part in a forward of `budget` tokens, long prompts of causal models cut short.
+
+    Prompts take their turns as they came, so the first is answered as early as can be, and the others wait.
+
+    least   prompt tokens that a forward takes on in any case; more only as long as they are no more than the others'
+            tokens. Where nobody else is there to wait for them, all that fit.
+    """
+    others = sum((1 + share.depth) * share.width for share in wanted if not _is_divisible(share))
+    room = min(budget, max(others, least)) if others else budget
+    waiting = set()
+    for share in sorted(filter(_is_divisible, wanted), key=lambda share: share.sequence.arrival_seconds):
+        if room:
+            _shorten(share, room, is_shifted)
+            room = max(0, room - share.width)
+        else:
+            waiting.add(share)
+    return [share for share in wanted if share not in waiting]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The refresh that is computed layer by layer, and how many of its layers the next forward takes on."""
+
+    share: Share
+    num_layers: int
+
+
+def spread_refresh(wanted: list[Share], least: int, num_layers: int) -> tuple[list[Share], Spread | None]:
+    """(those of `wanted` that take part as they are, a refresh to spread over forwards if there is one).
+
+    Where attention looks both ways a refresh cannot be cut by positions, but it can by layers. Large ones are spread,
+    one at a time; the others that are large wait for their turn, unless nobody else is there to be held up.
+
+    least   query tokens of a refresh that a forward takes on in any case, or so much of a larger one; more only as long
+            as they are no more than the others' tokens
+    """
+    begun = next((share for share in wanted if share.sequence.num_layers_done), None)
+    large = [share for share in wanted if share is begun or (share.width > least and _is_spreadable(share))]
+    others = [share for share in wanted if share not in large]
+    if not others or num_layers == 1:  # nobody waits: what has begun comes to its end
+        if begun is None:
+            return wanted, None
+        rest = num_layers - begun.sequence.num_layers_done
+        return [share for share in wanted if share is not begun], Spread(begun, rest)
+    room = max(least, sum((1 + share.depth) * share.width for share in others))
+    large = [share for share in large if share is begun or share.width > room]
+    if not large:
+        return wanted, None
+    chosen = begun or large[0]
+    rest = num_layers - chosen.sequence.num_layers_done
+    return [share for share in wanted if share not in large], Spread(
+        chosen, min(rest, max(1, room * num_layers // chosen.width))
+    )
+
+
+def _is_spreadable(share: Share) -> bool:
+    """Whether a share is the refresh of a whole canvas."""
+    sequence = share.sequence
+    if sequence.is_scoring or not sequence.may_spread or sequence.candidates is not None:
+        return False
+    return sequence.request.decoder.cache in ("prefix", "dual")
+
+
+def _is_divisible(share: Share) -> bool:
+    """Whether a share is the refresh of a prompt that may be computed piece by piece.
+
+    That is what causal models see of it before the active block, if it is more than the one block of a later refresh.
+    Where attention looks both ways every position depends on all others; see `spread_refresh`.
+    """
+    sequence = share.sequence
+    if sequence.is_scoring or sequence.request.decoder.cache != "causal":
+        return False
+    return sequence.block_start - sequence.num_cached > sequence.block_length
+
+
+def _shorten(share: Share, room: int, is_shifted: bool) -> None:
+    """Cut a divisible refresh to its first `room` tokens, if it has more: whole blocks on a grid, at least one."""
+    sequence, start = share.sequence, share.window.start
+    if share.width <= room:
+        return
+    unit = sequence.block_length if sequence.has_grid else 1
+    # A shifted model reads the first new token off the last prompt token: the last piece computes it.
+    most = sequence.block_start - int(is_shifted) - start
+    length = min(max(room, sequence.block_length), most) // unit * unit
+    assert length > 0
+    share.window, share.is_partial = Window(start, start + length, start), True
