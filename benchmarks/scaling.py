@@ -120,10 +120,12 @@ def serve(replicas: int, threads: int) -> Iterator[httpx.Client]:
 
 
 def wait_listening(lines: IO[str]) -> str:
-    """The address that the server prints."""
+    """The address that the server prints: in its log, or, where that is silent, in the banner of one that is ready."""
     for line in lines:
         if "listening on " in line:
             return line.partition("listening on ")[2].partition(",")[0]
+        if line.startswith("  url "):
+            return line.split()[1]
     raise SystemExit("the server ended before it listened")
 
 

@@ -73,10 +73,13 @@ class Engine:
         self._runner = Runner(model, num_slots, config.max_logit_rows, banned_ids, recorder)
         self._cancelled: list[str] = []
 
-    def add(self, request: Request) -> None:
-        """Queue a request. RequestError or ContextError if it can never be served; nothing is queued then."""
+    def add(self, request: Request, arrival_seconds: float | None = None) -> None:
+        """Queue a request. RequestError or ContextError if it can never be served; nothing is queued then.
+
+        arrival_seconds: on the engine's clock, if the request has waited already to be handed over; None: now.
+        """
         check(request, self.limits)
-        self._scheduler.add(request, self._clock())
+        self._scheduler.add(request, self._clock() if arrival_seconds is None else arrival_seconds)
 
     def cancel(self, request_id: str) -> None:
         """End a request at the next step, which reports it; unknown and finished ids are ignored."""
@@ -108,7 +111,7 @@ class Engine:
                 ended_early += self._shrink(plan)
         ended = self._clock()
         self._budget = min(self._max_budget, self._budget + self._budget // BUDGET_GROWTH + 1)
-        outcome = self._scheduler.apply(decisions, started, ended, plan.portion)
+        outcome = self._scheduler.apply(decisions, started, ended, plan.portions)
         return StepOutput(
             occupancy=self._scheduler.occupancy,
             prompts=empty.prompts + outcome.prompts,
@@ -121,8 +124,11 @@ class Engine:
 
     def _forward(self, plan: StepPlan) -> list[Decision]:
         begun = [span.request.request_id for span in plan.spans if span.is_first]
-        if plan.portion is not None and plan.portion.span.is_first and plan.portion.layers.start == 0:
-            begun.append(plan.portion.span.request.request_id)
+        begun += [
+            portion.span.request.request_id
+            for portion in plan.portions
+            if portion.span.is_first and portion.layers.start == 0
+        ]
         if begun:
             self._on_begin(begun)
         return decide(plan.completed, self._runner.run(plan))
@@ -132,8 +138,8 @@ class Engine:
 
         As long as there are drafts to shed, every sequence keeps its place.
         """
-        if plan.portion is not None:
-            self._scheduler.refuse_portions(plan.portion.span.request.request_id)
+        if plan.portions:
+            self._scheduler.refuse_portions(plan.portions)
             return []
         num_tokens = sum(span.num_tokens for span in plan.spans)
         num_bare = sum(_num_bare_tokens(span) for span in plan.spans)
@@ -155,7 +161,7 @@ def _num_bare_tokens(span: Span) -> int:
 
 def _report(plan: StepPlan, decisions: list[Decision], seconds: float) -> StepReport:
     phases = {span.phase for span in plan.spans}
-    if plan.portion is not None:
+    if plan.portions:
         phases.add("refresh")
     phase: Phase = "mixed" if len(phases) > 1 else next(iter(phases))
     rows, tokens = describe(plan.completed)

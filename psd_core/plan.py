@@ -71,7 +71,7 @@ class Portion:
     """Some layers of a refresh that is spread over several forwards, so that nobody waits for all of it at once.
 
     It is computed behind the forward's own spans: its tokens attend to each other only, and nothing else reads the keys
-    and values that it writes. Its hidden states are kept until the next portion.
+    and values that it writes. Its hidden states are kept until its next portion.
     """
 
     span: Span
@@ -81,21 +81,20 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The spans that share one forward, and a portion of another one; empty if nothing is to be done."""
+    """The spans that share one forward, and portions of others; empty if nothing is to be done."""
 
     spans: tuple[Span, ...]
-    portion: Portion | None = None
+    portions: tuple[Portion, ...] = ()
+    paused: frozenset[str] = frozenset()  # ids of requests whose refresh has begun and stands still in this forward
 
     @property
     def is_empty(self) -> bool:
-        return not self.spans and self.portion is None
+        return not self.spans and not self.portions
 
     @property
     def completed(self) -> tuple[Span, ...]:
         """The spans that will have passed all layers after this forward."""
-        if self.portion is None or not self.portion.is_last:
-            return self.spans
-        return (*self.spans, self.portion.span)
+        return (*self.spans, *(portion.span for portion in self.portions if portion.is_last))
 
 
 def next_window(sequence: Sequence, is_shifted: bool) -> tuple[SpanPhase, Window]:

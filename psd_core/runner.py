@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from psd_core.batch import build_batch
+from psd_core.batch import Batch, build_batch
 from psd_core.block import Candidates, TopTokens
 from psd_core.errors import OutOfMemoryError
 from psd_core.graphs import Graphs, Recorder
@@ -21,7 +21,7 @@ from psd_core.kvcache.prefixes import SlotCopy
 from psd_core.kvcache.store import KVStore
 from psd_core.models.layers import DiffusionDecoder
 from psd_core.orders import send_copies, send_forward
-from psd_core.plan import Portion, Span, StepPlan
+from psd_core.plan import Span, StepPlan
 from psd_core.scoring import Scores, choose, join, on_host, scored_rows
 
 CPU_ALLOCATOR_WORDS: Final = ("DefaultCPUAllocator: ", "not enough memory: ")
@@ -31,13 +31,8 @@ CPU_ALLOCATOR_WORDS: Final = ("DefaultCPUAllocator: ", "not enough memory: ")
 class _Kept:
     """A refresh between two of its portions."""
 
-    request_id: str
     num_layers: int  # that it has passed
     hidden: Tensor  # [T', d]
-
-    def is_before(self, portion: Portion) -> bool:
-        """Whether the portion goes on where this stopped."""
-        return (self.request_id, self.num_layers) == (portion.span.request.request_id, portion.layers.start)
 
 
 class Runner:
@@ -63,7 +58,7 @@ class Runner:
         self.max_logit_rows = max_logit_rows
         self._graphs = None if recorder is None else Graphs(model, self.store, recorder)
         self._has_followers = model.group.shard.size > 1
-        self._kept: _Kept | None = None
+        self._kept: dict[str, _Kept] = {}  # by request
         self._banned = torch.tensor(banned_ids, dtype=torch.int64, device=model.device)
 
     @torch.inference_mode()
@@ -98,7 +93,7 @@ class Runner:
     @torch.inference_mode()
     def _run(self, plan: StepPlan) -> list[list[Candidates | None]]:
         parts = [self._run_spans(plan)] if plan.spans else []
-        parts += self._run_portion(plan.portion)
+        parts += self._run_portions(plan)
         offsets = np.cumsum([0, *(hidden.shape[0] for hidden, _ in parts)]).tolist()
         hidden = torch.cat([hidden for hidden, _ in parts]) if len(parts) > 1 else parts[0][0]
         score_index = torch.cat([index + offset for (_, index), offset in zip(parts, offsets, strict=False)])
@@ -109,30 +104,36 @@ class Runner:
         recorded = self._graphs.run(plan) if self._graphs is not None else None
         return self._compute(plan) if recorded is None else recorded
 
-    def _run_portion(self, portion: Portion | None) -> list[tuple[Tensor, Tensor]]:
-        """Take a refresh through some layers. What `_compute` returns, if these are the last ones.
+    def _run_portions(self, plan: StepPlan) -> list[tuple[Tensor, Tensor]]:
+        """Take refreshes through some layers each. What `_compute` returns, for those that have passed the last one.
 
-        A portion that is not the next one of what is kept belongs to another refresh, or to the same begun anew.
+        What is kept of others than those of the plan was of requests that have ended, or that begin anew.
         """
-        if portion is None:
-            self._kept = None
-            return []
-        batch = build_batch(StepPlan((portion.span,)), self.model.spec.is_shifted, self.model.dtype, self.model.device)
-        hidden = None
-        if portion.layers.start:
-            assert self._kept is not None
-            assert self._kept.is_before(portion)
-            hidden = self._kept.hidden
-        hidden = self.model.advance(batch, self.store, portion.layers, hidden)
-        self._kept = None if portion.is_last else _Kept(portion.span.request.request_id, portion.layers.stop, hidden)
-        return [(hidden, batch.score_index)] if portion.is_last else []
+        kept = {name: self._kept[name] for name in plan.paused}
+        completed = []
+        for portion in plan.portions:
+            name, batch = portion.span.request.request_id, self._batch((portion.span,))
+            hidden = None
+            if portion.layers.start:
+                assert self._kept[name].num_layers == portion.layers.start
+                hidden = self._kept[name].hidden
+            hidden = self.model.advance(batch, self.store, portion.layers, hidden)
+            if portion.is_last:
+                completed.append((hidden, batch.score_index))
+            else:
+                kept[name] = _Kept(portion.layers.stop, hidden)
+        self._kept = kept
+        return completed
 
     def _compute(self, plan: StepPlan) -> tuple[Tensor, Tensor]:
         """(final hidden states [T, d], which of them are scored [M])."""
-        batch = build_batch(plan, self.model.spec.is_shifted, self.model.dtype, self.model.device)
+        batch = self._batch(plan.spans)
         if self._has_followers:
             send_forward(self.model.group, batch)
         return self.model(batch, self.store), batch.score_index
+
+    def _batch(self, spans: tuple[Span, ...]) -> Batch:
+        return build_batch(StepPlan(spans), self.model.spec.is_shifted, self.model.dtype, self.model.device)
 
     def _score(self, hidden: Tensor, score_index: Tensor, spans: Sequence[Span]) -> Scores:
         """Candidates of every scored position; at most `max_logit_rows` positions are projected at a time."""

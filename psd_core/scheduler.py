@@ -33,7 +33,7 @@ from psd_core.plan import (
 from psd_core.report import Outcome, canvas_event, prompt_event, tokens_event
 from psd_core.request import Request
 from psd_core.sequence import Sequence
-from psd_core.shares import Share, Spread, draft_limit, portion_prompts, spread_refresh
+from psd_core.shares import Share, Spread, draft_limit, portion_prompts, spread_refreshes
 
 # A scoring span takes at most one in so many tokens of a forward: alone, and beside others, who must not wait for it.
 SCORING_SHARES = (4, 32)
@@ -114,8 +114,11 @@ class Scheduler:
         before sequences are, but only if that cannot change the tokens (`exact`).
         """
         self._start_waiting()
-        shares, spread = self._shares(budget)
-        return StepPlan(tuple(self._span(share) for share in shares), self._portion(spread) if spread else None)
+        shares, spreads = self._shares(budget)
+        portions = tuple(self._portion(spread) for spread in spreads)
+        begun = {name for name, sequence in self._running.items() if sequence.num_layers_done}
+        paused = frozenset(begun.difference(portion.span.request.request_id for portion in portions))
+        return StepPlan(tuple(self._span(share) for share in shares), portions, paused)
 
     def take_copies(self) -> list[SlotCopy]:
         """What must be copied, in this order and once, before the next forward."""
@@ -132,13 +135,15 @@ class Scheduler:
         stop = start + spread.num_layers
         return Portion(self._span(spread.share), range(start, stop), is_last=stop == self._num_layers)
 
-    def _shares(self, budget: int) -> tuple[list[Share], Spread | None]:
+    def _shares(self, budget: int) -> tuple[list[Share], list[Spread]]:
         """Who takes part and with how many more rows: everybody's first row, then further ones level by level."""
         shares: list[Share] = []
         # sorted() is stable: among equals the longest-running comes first.
         in_turn = sorted(self._running.values(), key=lambda sequence: sequence.last_scheduled_step)
         wanted = [self._first_share(sequence) for sequence in in_turn]
-        whole, spread = spread_refresh(wanted, self._config.max_refresh_tokens, self._num_layers)
+        whole, spreads = spread_refreshes(
+            wanted, self._config.max_refresh_tokens, self._num_layers, shortest_first=self._step % 2 == 0
+        )
         for share in portion_prompts(whole, budget, self._config.max_refresh_tokens, self._is_shifted):
             if shares and (1 + share.depth) * share.width > budget:
                 continue
@@ -154,7 +159,7 @@ class Scheduler:
                 else:
                     share.most = share.depth
             growing = [share for share in growing if share.depth < share.most]
-        return shares, spread
+        return shares, spreads
 
     def _first_share(self, sequence: Sequence) -> Share:
         """The least that a sequence takes part with."""
@@ -176,16 +181,16 @@ class Scheduler:
         decisions: Iterable[Decision],
         started_seconds: float,
         now_seconds: float,
-        portion: Portion | None = None,
+        portions: tuple[Portion, ...] = (),
     ) -> Outcome:
         """Move every sequence of a forward on, and say what became final. Seconds: when the forward began, ended."""
         outcome = Outcome()
         self._step += 1
         taken = [(self._running[decision.span.request.request_id], decision) for decision in decisions]
-        if portion is not None:
+        for portion in portions:
             self._advance(portion, started_seconds, now_seconds)
-        # How much of the time was the portion's is not known.
-        self._depths.observe(taken, now_seconds - started_seconds if portion is None else None)
+        # How much of the time was the portions' is not known.
+        self._depths.observe(taken, None if portions else now_seconds - started_seconds)
         for sequence, decision in taken:
             sequence.last_scheduled_step = self._step
             _count(sequence, decision, started_seconds, now_seconds)
@@ -226,10 +231,11 @@ class Scheduler:
         if not portion.is_last:
             sequence.refresh_seconds += now_seconds - started_seconds
 
-    def refuse_portions(self, request_id: str) -> None:
-        """Compute the refreshes of this running sequence whole from now on: no memory was left for a portion."""
-        sequence = self._running[request_id]
-        sequence.num_layers_done, sequence.may_spread = 0, False
+    def refuse_portions(self, portions: tuple[Portion, ...]) -> None:
+        """Compute the refreshes of these sequences whole from now on: no memory was left for a portion."""
+        for portion in portions:
+            sequence = self._running[portion.span.request.request_id]
+            sequence.num_layers_done, sequence.may_spread = 0, False
 
     def _record_scores(self, sequence: Sequence, decision: Decision) -> None:
         if decision.span.slot_start is None:

@@ -57,38 +57,47 @@ def portion_prompts(wanted: list[Share], budget: int, least: int, is_shifted: bo
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The refresh that is computed layer by layer, and how many of its layers the next forward takes on."""
+    """A refresh that is computed layer by layer, and how many of its layers the next forward takes on."""
 
     share: Share
     num_layers: int
 
 
-def spread_refresh(wanted: list[Share], least: int, num_layers: int) -> tuple[list[Share], Spread | None]:
-    """(those of `wanted` that take part as they are, a refresh to spread over forwards if there is one).
+def spread_refreshes(
+    wanted: list[Share], least: int, num_layers: int, *, shortest_first: bool
+) -> tuple[list[Share], list[Spread]]:
+    """(those of `wanted` that take part as they are, refreshes of which the next forward takes on some layers).
 
-    Where attention looks both ways a refresh cannot be cut by positions, but it can by layers. Large ones are spread,
-    one at a time; the others that are large wait for their turn, unless nobody else is there to be held up.
+    Where attention looks both ways a refresh cannot be cut by positions, but it can by layers. Large ones share what
+    room there is. Where nobody else is there to be held up, all are computed to the end.
 
-    least   query tokens of a refresh that a forward takes on in any case, or so much of a larger one; more only as long
-            as they are no more than the others' tokens
+    wanted          whoever waited longest comes first
+    shortest_first  the one with the least left to do has the room first, and not the one that waited longest. Both in
+                    turn: the stream that goes on to its next block does not stand behind a long prompt that has just
+                    come, and the prompt does not wait for ever.
+    least           query tokens of refreshes that a forward takes on in any case, or as many layers of larger ones as
+                    cost that; more only as long as they are no more than the others' tokens
     """
-    begun = next((share for share in wanted if share.sequence.num_layers_done), None)
-    large = [share for share in wanted if share is begun or (share.width > least and _is_spreadable(share))]
+    begun = [share for share in wanted if share.sequence.num_layers_done]
+    large = [share for share in wanted if share in begun or (share.width > least and _is_spreadable(share))]
     others = [share for share in wanted if share not in large]
-    if not others or num_layers == 1:  # nobody waits: what has begun comes to its end
-        if begun is None:
-            return wanted, None
-        rest = num_layers - begun.sequence.num_layers_done
-        return [share for share in wanted if share is not begun], Spread(begun, rest)
+    if not others or num_layers == 1:
+        whole = [share for share in wanted if share not in begun]
+        return whole, [Spread(share, num_layers - share.sequence.num_layers_done) for share in begun]
     room = max(least, sum((1 + share.depth) * share.width for share in others))
-    large = [share for share in large if share is begun or share.width > room]
-    if not large:
-        return wanted, None
-    chosen = begun or large[0]
-    rest = num_layers - chosen.sequence.num_layers_done
-    return [share for share in wanted if share not in large], Spread(
-        chosen, min(rest, max(1, room * num_layers // chosen.width))
-    )
+    large = [share for share in large if share in begun or share.width > room]
+    spreads: list[Spread] = []
+    room *= num_layers  # from here on in tokens times layers
+    if shortest_first:
+        large.sort(key=lambda share: share.width * (num_layers - share.sequence.num_layers_done))
+    for share in large:
+        rest = num_layers - share.sequence.num_layers_done
+        layers = min(rest, room // share.width if spreads else max(1, room // share.width))
+        if not layers:
+            break
+        spreads.append(Spread(share, layers))
+        room = max(0, room - layers * share.width)
+    return [share for share in wanted if share not in large], spreads
 
 
 def _is_spreadable(share: Share) -> bool:
@@ -103,7 +112,7 @@ def _is_divisible(share: Share) -> bool:
     """Whether a share is the refresh of a prompt that may be computed piece by piece.
 
     That is what causal models see of it before the active block, if it is more than the one block of a later refresh.
-    Where attention looks both ways every position depends on all others; see `spread_refresh`.
+    Where attention looks both ways every position depends on all others; see `spread_refreshes`.
     """
     sequence = share.sequence
     if sequence.is_scoring or sequence.request.decoder.cache != "causal":

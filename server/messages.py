@@ -48,6 +48,7 @@ class Add(msgspec.Struct, frozen=True, tag="add"):
     """API → worker: queue a request."""
 
     request: Request
+    sent_seconds: float  # on the clock of time.monotonic, which all processes of a machine share
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

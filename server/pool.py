@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -221,7 +222,7 @@ class WorkerPool:
         entry.replica = self._choose(entry.request)
         self._open[entry.request.request_id] = entry
         if entry.replica is not None:
-            entry.replica.send(Add(entry.request))
+            entry.replica.send(Add(entry.request, time.monotonic()))
 
     def _make_affinity(self, limits: Limits) -> Affinity | None:
         assert self._config is not None

@@ -77,9 +77,10 @@ class Worker:
         while self._socket.poll(timeout):
             timeout = 0
             match decode_to_worker(self._socket.recv()):
-                case Add(request):
+                case Add(request, sent_seconds):
                     try:
-                        self._engine.add(request)
+                        # A forward may have been under way: what it made the request wait is the queue's time, too.
+                        self._engine.add(request, sent_seconds)
                     except RequestError as error:
                         self._send(Refused(request.request_id, error.param, error.code, error.message))
                 case Cancel(request_id):

@@ -39,7 +39,8 @@ def accept(
     assert editor is None or rule == "exact"
     assert len(rows) == len(candidates)
     path = [0]
-    while (scored := candidates[path[-1]]) is not None:
+    # Behind the last row there is nothing to accept, so what the policy would do next is not asked.
+    while path[-1] + 1 < len(rows) and (scored := candidates[path[-1]]) is not None:
         following = _next_row(rows, path[-1], scored, policy, rule, editor)
         if following is None:
             break

@@ -118,6 +118,25 @@ def test_a_refresh_is_whole_where_nobody_waits_for_it(monkeypatch: pytest.Monkey
     assert not passes.portions
 
 
+def test_a_smaller_refresh_overtakes_a_larger_one_which_still_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, passes = model_of(), Passes()
+    passes.watch(model, monkeypatch)
+    driver = Driver(model, CONFIG)
+    driver.add(SHORT)
+    driver.step()
+    large, small = Request("large", long_prompt(90), 8, DECODER), Request("small", long_prompt(30, 1), 8, DECODER)
+    driver.add(large)
+    driver.step()
+    driver.add(small)
+    for _ in range(4):
+        driver.step()
+    widths = [tokens for tokens, _ in passes.portions]
+    assert widths in ([98, 98, 38, 98, 38], [98, 38, 98, 38, 98]), "not in turn"
+    driver.run()
+    for request in (large, small):
+        assert_same(driver.outcomes[request.request_id], run_alone(model, request)[0])
+
+
 def test_what_has_begun_comes_to_its_end_when_the_others_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     model, passes = model_of(), Passes()
     passes.watch(model, monkeypatch)

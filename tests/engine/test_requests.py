@@ -11,6 +11,7 @@ import pytest
 from psd_core.config import DecoderConfig, EngineConfig
 from psd_core.engine import Engine
 from psd_core.errors import ConfigError, ContextError, RequestError
+from psd_core.events import FinishedEvent
 from psd_core.request import Granularity, Request, SamplingParams
 from tests.engine.drive import Driver, run_alone
 from tests.engine.naive import naive_decode
@@ -152,3 +153,13 @@ def test_the_boundary_types_do_not_import_torch() -> None:
     """The API process checks requests without loading torch."""
     code = "import sys, psd_core.admission, psd_core.events, psd_core.assets; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_request_that_was_handed_over_late_has_queued_since_it_arrived() -> None:
+    """As behind a forward that was under way when it came to the worker."""
+    engine = Engine(tiny_model(0), EngineConfig(), clock=lambda: 10.0)
+    engine.add(Request("r", (5, 9), 4), arrival_seconds=7.5)
+    finished: list[FinishedEvent] = []
+    while engine.has_work():
+        finished += engine.step().finished
+    assert finished[0].figures.queue_seconds == 2.5
