@@ -23,13 +23,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import torch
+
 from benchmarks.measuring import load_task, machine
 from benchmarks.scaling import wait_listening
 from benchmarks.startup import is_ready
 from psd_core.assets import demo_path
 from psd_core.config import DecoderConfig, EngineConfig
 from psd_core.engine import Engine
+from psd_core.models.threads import faster_threads
 from psd_core.request import Request
+from server.cores import usable_cores
 
 START_SECONDS = 120.0
 
@@ -112,6 +116,7 @@ def resident_bytes(pid: int) -> int:
 def engine_rate(given: argparse.Namespace) -> tuple[float, list[str], str]:
     """(tokens per second of the engine alone at the same concurrency, the prompts, the machine)."""
     task = load_task(demo_path(), given.dtype, 70)
+    torch.set_num_threads(faster_threads(task.model.spec, task.model.dtype, usable_cores()))  # as the worker does
     engine = Engine(task.model, EngineConfig(max_num_seqs=64))
     tokens = sent = opened = 0
     started = time.perf_counter()

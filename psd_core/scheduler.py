@@ -109,9 +109,9 @@ class Scheduler:
         """Start what can start, then fill the next forward with up to `budget` query tokens. Changes no sequence.
 
         Whoever waited longest comes first and always gets its span, alone if it is larger than the budget; so every
-        running sequence is served within as many forwards as there are running sequences. Only what is computed piece
-        by piece, prompts and large refreshes, waits for earlier ones of its kind. Where room is short, drafts are shed
-        before sequences are, but only if that cannot change the tokens (`exact`).
+        running sequence is served within as many forwards as there are running sequences. Only long prompts, computed
+        bit by bit, wait for earlier ones. Where room is short, drafts are shed before sequences are, but only if that
+        cannot change the tokens (`exact`).
         """
         self._start_waiting()
         shares, spreads = self._shares(budget)
@@ -141,9 +141,7 @@ class Scheduler:
         # sorted() is stable: among equals the longest-running comes first.
         in_turn = sorted(self._running.values(), key=lambda sequence: sequence.last_scheduled_step)
         wanted = [self._first_share(sequence) for sequence in in_turn]
-        whole, spreads = spread_refreshes(
-            wanted, self._config.max_refresh_tokens, self._num_layers, shortest_first=self._step % 2 == 0
-        )
+        whole, spreads = spread_refreshes(wanted, self._config.max_refresh_tokens, self._num_layers)
         for share in portion_prompts(whole, budget, self._config.max_refresh_tokens, self._is_shifted):
             if shares and (1 + share.depth) * share.width > budget:
                 continue

@@ -63,20 +63,15 @@ class Spread:
     num_layers: int
 
 
-def spread_refreshes(
-    wanted: list[Share], least: int, num_layers: int, *, shortest_first: bool
-) -> tuple[list[Share], list[Spread]]:
+def spread_refreshes(wanted: list[Share], least: int, num_layers: int) -> tuple[list[Share], list[Spread]]:
     """(those of `wanted` that take part as they are, refreshes of which the next forward takes on some layers).
 
-    Where attention looks both ways a refresh cannot be cut by positions, but it can by layers. Large ones share what
-    room there is. Where nobody else is there to be held up, all are computed to the end.
+    Where attention looks both ways a refresh cannot be cut by positions, but it can by layers. That is done to the
+    first one of a request, which no stream waits for yet: large ones share what room there is, in the order in which
+    they came. Where nobody else is there to be held up, all are computed to the end.
 
-    wanted          whoever waited longest comes first
-    shortest_first  the one with the least left to do has the room first, and not the one that waited longest. Both in
-                    turn: the stream that goes on to its next block does not stand behind a long prompt that has just
-                    come, and the prompt does not wait for ever.
-    least           query tokens of refreshes that a forward takes on in any case, or as many layers of larger ones as
-                    cost that; more only as long as they are no more than the others' tokens
+    least   query tokens of refreshes that a forward takes on in any case, or as many layers of larger ones as cost
+            that; more only as long as they are no more than the others' tokens
     """
     begun = [share for share in wanted if share.sequence.num_layers_done]
     large = [share for share in wanted if share in begun or (share.width > least and _is_spreadable(share))]
@@ -88,9 +83,7 @@ def spread_refreshes(
     large = [share for share in large if share in begun or share.width > room]
     spreads: list[Spread] = []
     room *= num_layers  # from here on in tokens times layers
-    if shortest_first:
-        large.sort(key=lambda share: share.width * (num_layers - share.sequence.num_layers_done))
-    for share in large:
+    for share in sorted(large, key=lambda share: share.sequence.arrival_seconds):
         rest = num_layers - share.sequence.num_layers_done
         layers = min(rest, room // share.width if spreads else max(1, room // share.width))
         if not layers:
@@ -101,9 +94,9 @@ def spread_refreshes(
 
 
 def _is_spreadable(share: Share) -> bool:
-    """Whether a share is the refresh of a whole canvas."""
+    """Whether a share is a request's first refresh of its whole canvas."""
     sequence = share.sequence
-    if sequence.is_scoring or not sequence.may_spread or sequence.candidates is not None:
+    if sequence.is_scoring or sequence.has_run or not sequence.may_spread:
         return False
     return sequence.request.decoder.cache in ("prefix", "dual")
 

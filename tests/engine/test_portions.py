@@ -1,4 +1,4 @@
-"""A large refresh of full attention is computed layer by layer beside others, and nobody can tell from the tokens."""
+"""A long prompt of full attention is computed layer by layer beside others, and nobody can tell from the tokens."""
 
 from __future__ import annotations
 
@@ -118,22 +118,25 @@ def test_a_refresh_is_whole_where_nobody_waits_for_it(monkeypatch: pytest.Monkey
     assert not passes.portions
 
 
-def test_a_smaller_refresh_overtakes_a_larger_one_which_still_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_refreshes_are_computed_in_the_order_they_came_and_later_ones_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, passes = model_of(), Passes()
     passes.watch(model, monkeypatch)
     driver = Driver(model, CONFIG)
     driver.add(SHORT)
     driver.step()
-    large, small = Request("large", long_prompt(90), 8, DECODER), Request("small", long_prompt(30, 1), 8, DECODER)
-    driver.add(large)
-    driver.step()
-    driver.add(small)
-    for _ in range(4):
-        driver.step()
-    widths = [tokens for tokens, _ in passes.portions]
-    assert widths in ([98, 98, 38, 98, 38], [98, 38, 98, 38, 98]), "not in turn"
+    asked = [Request(f"r{index}", long_prompt(90 - 30 * index, index), 8, DECODER) for index in range(3)]
+    for request in asked:
+        driver.add(request)
     driver.run()
-    for request in (large, small):
+    widths = [tokens for tokens, _ in passes.portions]
+    assert list(dict.fromkeys(widths)) == [98, 68, 38]
+    assert widths[:NUM_LAYERS] == [98] * NUM_LAYERS
+    for width in (98, 68, 38):  # once each, of the two refreshes that every request takes
+        passed = [index for tokens, layers in passes.portions if tokens == width for index in layers]
+        assert passed == list(range(NUM_LAYERS))
+    for request in asked:
         assert_same(driver.outcomes[request.request_id], run_alone(model, request)[0])
 
 
@@ -190,7 +193,7 @@ def test_a_portion_for_which_the_memory_does_not_suffice_costs_nobody_the_answer
     failures = 0
     while driver.engine.has_work():
         failures += driver.step().out_of_memory
-    assert failures == 1, "its later refreshes are tried in portions again"
+    assert failures == 1
     assert_same(driver.outcomes["long"], alone)
     assert_same(driver.outcomes["short"], run_alone(model, SHORT)[0])
 
