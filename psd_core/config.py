@@ -163,9 +163,9 @@ class EngineConfig:
 
     max_num_seqs              sequences that may run at once
     max_num_batched_tokens    query tokens per forward; a single larger span that cannot be cut runs alone
-    max_refresh_tokens        tokens of prompts and of large refreshes that a forward takes on while it denoises for
-                              others, unless those have more tokens themselves; what is longer takes several forwards:
-                              a causal model's prompt piece by piece, any other refresh layer by layer
+    max_refresh_tokens        tokens of new prompts that a forward takes on while it denoises for others, unless those
+                              have more tokens themselves; what is longer takes several forwards: a causal model's
+                              prompt piece by piece, the first refresh of any other layer by layer
     max_model_len             context limit in tokens (prompt + canvas); None takes the model's own
     max_cache_tokens          slots of the key-value arena, in tokens; None takes room for max_num_seqs full
                               contexts with as much scratch, 2^18 slots, or half the device's free memory,
