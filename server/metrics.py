@@ -109,9 +109,7 @@ class Metrics:
             "psd_inter_token_latency_seconds", "Gap between chunks, divided by the tokens of the chunk", _FAST_SECONDS
         )
         self._e2e = histogram("psd_e2e_request_latency_seconds", "From arrival to the end of a request", _SECONDS)
-        self._queue = histogram(
-            "psd_request_queue_seconds", "From the engine's queue to the first forward", _SECONDS
-        )
+        self._queue = histogram("psd_request_queue_seconds", "From the engine's queue to the first forward", _SECONDS)
         self._running = gauge("psd_requests_running", "Sequences that take part in forwards")
         self._waiting = gauge("psd_requests_waiting", "Sequences that wait for their first forward")
         self._requests = counter("psd_requests", "Sequences that ended", "endpoint", "finish_reason")
