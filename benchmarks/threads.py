@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import date
-from typing import Final
+from typing import Final, TypedDict
 
 import torch
 
@@ -41,6 +41,13 @@ WAYS: Final[Mapping[str, Mapping[str, str]]] = {
     "in a loop": {"OMP_WAIT_POLICY": "ACTIVE"},
 }
 BUSY: Final = "while True: pass"
+
+
+class Found(TypedDict):
+    """What one process found of a model, as it comes in JSON."""
+
+    chosen: int
+    seconds: dict[str, list[float]]  # by threads, then by rows
 
 
 def make_model(name: str, dtype: str) -> DiffusionDecoder:
@@ -72,15 +79,15 @@ def measure(model: DiffusionDecoder, rows: int, rounds: int) -> float:
 
 def measure_here(models: Sequence[str], rows: Sequence[int], dtype: str, rounds: int) -> None:
     """Print as JSON: per model the threads that would be chosen, and seconds by threads and rows."""
-    found = {}
+    found: dict[str, Found] = {}
     for name in models:
         model = make_model(name, dtype)
         chosen = faster_threads(model.spec, model.dtype, usable_cores())
-        seconds = {}
+        seconds: dict[str, list[float]] = {}
         for threads in candidates(usable_cores()):
             torch.set_num_threads(threads)
-            seconds[threads] = [measure(model, number, rounds) for number in rows]
-        found[name] = {"chosen": chosen, "seconds": seconds, "dtype": str(model.dtype).removeprefix("torch.")}
+            seconds[str(threads)] = [measure(model, number, rounds) for number in rows]
+        found[name] = Found(chosen=chosen, seconds=seconds)
     print(json.dumps(found))
 
 
@@ -99,7 +106,7 @@ def main() -> None:
     command = [sys.executable, "-m", "benchmarks.threads", "--here", "--dtype", given.dtype, "--model", *given.model]
     command += ["--rows", *map(str, given.rows)]
     unset = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-    results: dict[str, list[dict[str, dict[str, object]]]] = {way: [] for way in WAYS}
+    results: dict[str, list[dict[str, Found]]] = {way: [] for way in WAYS}
     with ExitStack() as stack:
         for _ in range(given.beside):
             other = subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True)
@@ -117,7 +124,7 @@ def main() -> None:
             chosen = ", ".join(str(run[name]["chosen"]) for run in runs)
             for threads in map(str, candidates(usable_cores())):
                 cells = [
-                    statistics.median(run[name]["seconds"][threads][index] for run in runs)  # type: ignore[index]
+                    statistics.median(run[name]["seconds"][threads][index] for run in runs)
                     for index in range(len(given.rows))
                 ]
                 print(f"| {name} | {way} | {threads} | " + " | ".join(f"{1e3 * one:.1f}" for one in cells), end="")

@@ -16,8 +16,8 @@ from psd_core.decide import Decision
 from psd_core.depths import DepthController
 from psd_core.errors import RequestError
 from psd_core.events import EngineFinishReason, FinishedEvent, Occupancy
-from psd_core.kvcache.prefixes import PrefixCache, SlotCopy
-from psd_core.kvcache.slots import SlotAllocator
+from psd_core.kvcache.contexts import Contexts
+from psd_core.kvcache.prefixes import SlotCopy
 from psd_core.models.spec import ModelSpec
 from psd_core.plan import (
     Portion,
@@ -43,9 +43,9 @@ class Scheduler:
     """Waiting and running sequences and their cache slots. Owns every `Sequence`."""
 
     def __init__(
-        self, config: EngineConfig, num_cache_slots: int, spec: ModelSpec, *, spreads_refreshes: bool = True
+        self, config: EngineConfig, num_cache_slots: int, spec: ModelSpec, *, spreads_refreshes: bool = False
     ) -> None:
-        """spreads_refreshes: large ones of full attention may be computed layer by layer over several forwards."""
+        """spreads_refreshes: the plans may hold portions, layers of large refreshes over several forwards."""
         self._config = config
         self._num_layers = spec.num_layers if spreads_refreshes else 1
         self._mask_id = spec.mask_id
@@ -53,9 +53,8 @@ class Scheduler:
         self._attention = spec.attention
         self._waiting: deque[Sequence] = deque()
         self._running: dict[str, Sequence] = {}
-        self._slots = SlotAllocator(num_cache_slots)
-        self._copies: list[SlotCopy] = []
-        self._prefixes = PrefixCache(spec.block_length) if config.prefix_cache and spec.block_length else None
+        kept_block_length = spec.block_length if config.prefix_cache else None
+        self._contexts = Contexts(num_cache_slots, kept_block_length, spec.is_shifted)
         self._depths = DepthController()
         self._step = 0
 
@@ -93,17 +92,12 @@ class Scheduler:
 
     @property
     def occupancy(self) -> Occupancy:
-        total = self._slots.num_slots
         return Occupancy(
             running=len(self._running),
             waiting=len(self._waiting),
-            cache_ratio=(self._slots.num_used - self._num_kept) / total if total else 0.0,
-            kept_slots=self._num_kept,
+            cache_ratio=self._contexts.used_ratio,
+            kept_slots=self._contexts.num_kept,
         )
-
-    @property
-    def _num_kept(self) -> int:
-        return self._prefixes.num_slots if self._prefixes else 0
 
     def plan(self, budget: int) -> StepPlan:
         """Start what can start, then fill the next forward with up to `budget` query tokens. Changes no sequence.
@@ -122,8 +116,7 @@ class Scheduler:
 
     def take_copies(self) -> list[SlotCopy]:
         """What must be copied, in this order and once, before the next forward."""
-        copies, self._copies = self._copies, []
-        return copies
+        return self._contexts.take_copies()
 
     def _span(self, share: Share) -> Span:
         if share.sequence.is_scoring:
@@ -251,10 +244,7 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Assert that exactly the running sequences hold cache slots, and that none is lost."""
-        self._slots.check_integrity()
-        held = sum(num_slots(sequence.request, sequence.has_grid) for sequence in self._running.values())
-        held += self._num_kept
-        assert held == self._slots.num_used, f"{self._slots.num_used} slots in use, {held} accounted for"
+        self._contexts.check_integrity(list(self._running.values()))
 
     def _start_waiting(self) -> None:
         """First come, first served: whoever is at the head waits until its slots are free."""
@@ -262,33 +252,14 @@ class Scheduler:
             sequence = self._waiting[0]
             wanted = num_slots(sequence.request, sequence.has_grid)
             if wanted:
-                source, length = self._find_prefix(sequence)
-                sequence.slot_start = self._allocate(wanted)
-                if sequence.slot_start is None:
+                place = self._contexts.place(sequence, wanted)
+                if place is None:
                     return
-                # Making room may have cost the prefix itself, though it was the last to go.
-                if length and self._find_prefix(sequence) == (source, length):
-                    sequence.reuse(length)
-                    self._copies.append(SlotCopy(source, sequence.slot_start, length))
+                sequence.slot_start = place.start
+                if place.num_reused:
+                    sequence.reuse(place.num_reused)
             self._waiting.popleft()
             self._running[sequence.request.request_id] = sequence
-
-    def _find_prefix(self, sequence: Sequence) -> tuple[int, int]:
-        """(first slot, length) of what an earlier request left of this one's prompt."""
-        if self._prefixes is None or sequence.request.decoder.cache != "causal" or sequence.is_scoring:
-            return 0, 0  # scoring computes every token of the prompt, and writes over what is kept behind
-        # A shifted model reads the first new token off the last prompt token, which must then be computed.
-        limit = sequence.num_prompt - int(self._is_shifted)
-        return self._prefixes.find(sequence.token_ids, limit, sequence.request.cache_salt)
-
-    def _allocate(self, wanted: int) -> int | None:
-        """First slot of a free range; kept contexts make way, the least recently used first."""
-        while (start := self._slots.allocate(wanted)) is None:
-            oldest = self._prefixes.drop_oldest() if self._prefixes else None
-            if oldest is None:
-                return None
-            self._slots.free(oldest)
-        return start
 
     def _finish(
         self,
@@ -303,17 +274,8 @@ class Scheduler:
         if self._running.pop(request_id, None) is None:
             self._waiting.remove(sequence)
         if sequence.slot_start is not None:
-            self._release(sequence, sequence.slot_start)
+            self._contexts.release(sequence, sequence.slot_start)
         return FinishedEvent(request_id, reason, stop_id, sequence.figures(num_tokens, now_seconds))
-
-    def _release(self, sequence: Sequence, slot_start: int) -> None:
-        """Give the slots back, but for the finished blocks that a later request may begin with."""
-        whole = sequence.num_cached - sequence.num_cached % sequence.block_length
-        salt = sequence.request.cache_salt
-        if self._prefixes is not None and self._prefixes.keep(slot_start, sequence.token_ids[:whole], salt):
-            self._slots.shrink(slot_start, whole)
-        else:
-            self._slots.free(slot_start)
 
 
 def _count(sequence: Sequence, decision: Decision, started_seconds: float, now_seconds: float) -> None:
