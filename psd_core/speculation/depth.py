@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from psd_core.block import IntArray
 from psd_core.speculation.steptime import Work
+
+SHORTEST_SECONDS: Final = 1e-9  # that a forward is taken to last: prices may be unknown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +39,8 @@ def choose_depths(base_steps: float, base_seconds: float, offers: Sequence[Offer
     base_steps, base_seconds   of the forward without any of the offers
 
     Dinkelbach's method for ratios: at a given price of a second in steps, every sequence chooses for itself; the
-    outcome's own rate is the next price, and rises until nobody changes.
+    outcome's own rate is the next price, and rises until nobody changes. Where choices are worth the same, rounding
+    decides between them, so that nobody might never come to rest; but a rate that must rise ends.
     """
     if not offers:
         return []
@@ -47,12 +51,15 @@ def choose_depths(base_steps: float, base_seconds: float, offers: Sequence[Offer
         steps[index, : offer.steps.size] = offer.steps
         seconds[index, : offer.seconds.size] = offer.seconds
     everyone = np.arange(len(offers))
+
+    def rate_of(depths: IntArray) -> float:
+        total = base_seconds + float(seconds[everyone, depths].sum())
+        return (base_steps + float(steps[everyone, depths].sum())) / max(total, SHORTEST_SECONDS)
+
     depths: IntArray = np.zeros(len(offers), np.int64)
+    rate = rate_of(depths)
     while True:
-        total = base_seconds + seconds[everyone, depths].sum()
-        rate = (base_steps + steps[everyone, depths].sum()) / max(total, np.finfo(np.float64).tiny)
         chosen = np.argmax(steps - rate * seconds, axis=1)
-        surplus = (steps - rate * seconds)[everyone, chosen].sum()
-        if surplus <= (steps - rate * seconds)[everyone, depths].sum():
+        if not (next_rate := rate_of(chosen)) > rate:
             return [int(depth) for depth in depths]
-        depths = chosen
+        depths, rate = chosen, next_rate

@@ -78,6 +78,23 @@ def test_the_chosen_depths_are_the_best_of_all(data: st.DataObject) -> None:
     assert rate(tuple(choose_depths(base_steps, base_seconds, offers))) == pytest.approx(best, rel=1e-9)
 
 
+@pytest.mark.parametrize("price", [0.01, 0.013, 0.0137, 0.02, 1 / 3])
+@pytest.mark.parametrize("others", range(6))
+def test_choices_of_the_same_worth_come_to_an_end(price: float, others: int) -> None:
+    # Certain drafts at the price of a row, in a forward that costs no more than its rows: all depths are as good.
+    for depth in range(1, 8):
+        rows = np.arange(depth + 1.0)
+        offers = [Offer(rows, price * (rows + 1) - price)] * 2
+        base_steps, base_seconds = 2.0 + others, price * (2 + others)
+        for chosen in choose_depths(base_steps, base_seconds, offers):
+            assert 0 <= chosen <= depth
+
+
+def test_where_nothing_has_a_price_the_choice_still_ends() -> None:
+    steps = np.asarray([0.0, 0.5, 0.6])
+    assert choose_depths(4.0, 0.0, [Offer(steps, np.zeros(3))] * 4) == [2] * 4
+
+
 def test_chances_go_from_the_guess_to_what_was_seen() -> None:
     chances = Chances()
     sure, unsure = np.asarray([0.95, 0.9], np.float32), np.asarray([0.4, 0.35], np.float32)
