@@ -33,10 +33,7 @@ from psd_core.plan import (
 from psd_core.report import Outcome, canvas_event, prompt_event, tokens_event
 from psd_core.request import Request
 from psd_core.sequence import Sequence
-from psd_core.shares import Share, Spread, draft_limit, portion_prompts, spread_refreshes
-
-# A scoring span takes at most one in so many tokens of a forward: alone, and beside others, who must not wait for it.
-SCORING_SHARES = (4, 32)
+from psd_core.shares import Share, Spread, draft_limit, portion_prompts, spread_refreshes, take_scoring_turns
 
 
 class Scheduler:
@@ -104,8 +101,8 @@ class Scheduler:
 
         Whoever waited longest comes first and always gets its span, alone if it is larger than the budget; so every
         running sequence is served within as many forwards as there are running sequences. Only long prompts, computed
-        bit by bit, wait for earlier ones. Where room is short, drafts are shed before sequences are, but only if that
-        cannot change the tokens (`exact`).
+        bit by bit, wait for earlier ones, and prompts that are scored for their turn. Where room is short, drafts are
+        shed before sequences are, but only if that cannot change the tokens (`exact`).
         """
         self._start_waiting()
         shares, spreads = self._shares(budget)
@@ -134,8 +131,10 @@ class Scheduler:
         # sorted() is stable: among equals the longest-running comes first.
         in_turn = sorted(self._running.values(), key=lambda sequence: sequence.last_scheduled_step)
         wanted = [self._first_share(sequence) for sequence in in_turn]
+        wanted = take_scoring_turns(wanted, self._config.max_num_batched_tokens)
         whole, spreads = spread_refreshes(wanted, self._config.max_refresh_tokens, self._num_layers)
-        for share in portion_prompts(whole, budget, self._config.max_refresh_tokens, self._is_shifted):
+        least = self._config.max_refresh_tokens
+        for share in portion_prompts(whole, budget, least, self._is_shifted, self._depths.times):
             if shares and (1 + share.depth) * share.width > budget:
                 continue
             shares.append(share)
@@ -156,12 +155,10 @@ class Scheduler:
         """The least that a sequence takes part with."""
         if sequence.is_scoring:
             window = scoring_window(sequence, self._is_shifted)
-            room = self._config.max_num_batched_tokens // SCORING_SHARES[len(self._running) > 1]
-            slots = num_slots(sequence.request, sequence.has_grid)
-            num_rows = min(scoring_limit(sequence, window, slots), room // (window.stop - window.start))
+            num_rows = scoring_limit(sequence, window, num_slots(sequence.request, sequence.has_grid))
             is_cached = scores_with_cache(sequence)
             depth = int(is_cached)  # the row in front scores nothing
-            return Share(sequence, window, is_cached, depth, most=max(depth, num_rows - 1))
+            return Share(sequence, window, is_cached, depth, most=num_rows - 1)
         most = draft_limit(sequence)
         _, window = next_window(sequence, self._is_shifted)
         depth = 0 if sequence.request.decoder.may_shed else most

@@ -7,9 +7,17 @@ for the shares themselves, which are filled while the forward is.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+import numpy as np
+
+from psd_core.block import IntArray
 from psd_core.kvcache.modes import Window
 from psd_core.sequence import Sequence
+from psd_core.speculation.steptime import StepTimes, Work, forward_work, span_work
+
+# Scoring takes at most one in so many tokens of a full forward: alone, and beside others, who must not wait for it.
+SCORING_SHARES: Final = (4, 32)
 
 
 @dataclass(slots=True, eq=False)
@@ -35,24 +43,72 @@ def draft_limit(sequence: Sequence) -> int:
     return 0 if sequence.candidates is None else sequence.request.decoder.num_guesses
 
 
-def portion_prompts(wanted: list[Share], budget: int, least: int, is_shifted: bool) -> list[Share]:
+def take_scoring_turns(wanted: list[Share], budget: int) -> list[Share]:
+    """Those of `wanted` that may take part in a forward of `budget` tokens: not everyone who scores a prompt.
+
+    A prompt may need a row for every token, thousands of query tokens in all. So those that score take turns, in the
+    order of `wanted`, and share what room there is: beside others no more than their tokens or a small part of the
+    forward. The first one takes part whatever its size.
+    """
+    others = sum((1 + share.depth) * share.width for share in wanted if not share.sequence.is_scoring)
+    room = max(budget // SCORING_SHARES[1], others) if others else budget // SCORING_SHARES[0]
+    taken: list[Share] = []
+    is_first = True
+    for share in wanted:
+        if share.sequence.is_scoring:
+            most = min(share.most, room // share.width - 1)
+            if most < share.depth and not is_first:
+                continue
+            share.most, is_first = max(share.depth, most), False
+            room -= (1 + share.most) * share.width
+        taken.append(share)
+    return taken
+
+
+def portion_prompts(wanted: list[Share], budget: int, least: int, is_shifted: bool, times: StepTimes) -> list[Share]:
     """Those of `wanted` that may take part in a forward of `budget` tokens, long prompts of causal models cut short.
 
-    Prompts take their turns as they came, so the first is answered as early as can be, and the others wait.
+    Prompts take their turns as they came, so the first is answered as early as can be, and the others wait. Where
+    nobody else is there to wait for them, all that fit are computed.
 
     least   prompt tokens that a forward takes on in any case; more only as long as they are no more than the others'
-            tokens. Where nobody else is there to wait for them, all that fit.
+            tokens
+    times   what forwards cost: a token that attends to much takes longer than one that attends to little. As soon as
+            that is known, prompts may take no longer than the others, or than `least` tokens of a prompt's beginning
     """
-    others = sum((1 + share.depth) * share.width for share in wanted if not _is_divisible(share))
-    room = min(budget, max(others, least)) if others else budget
+    others = [share for share in wanted if not _is_divisible(share)]
+    room = min(budget, max(sum((1 + share.depth) * share.width for share in others), least)) if others else budget
+    seconds = _prompt_seconds(others, least, times) if others and times.is_ready else np.inf
     waiting = set()
     for share in sorted(filter(_is_divisible, wanted), key=lambda share: share.sequence.arrival_seconds):
-        if room:
-            _shorten(share, room, is_shifted)
+        if room and seconds > 0:
+            _shorten(share, _affordable(share, room, seconds, times), is_shifted)
             room = max(0, room - share.width)
+            seconds -= float(times.seconds(_prompt_work(share, share.width)))
         else:
             waiting.add(share)
     return [share for share in wanted if share not in waiting]
+
+
+def _prompt_seconds(others: list[Share], least: int, times: StepTimes) -> float:
+    """How long all prompts of a forward may take beside `others`."""
+    spans = [(1 + share.depth, share.width, share.window.context_stop, share.is_cached) for share in others]
+    works = np.stack([forward_work(spans), span_work(np.asarray(1), least, 0, is_cached=True)])
+    return float(times.seconds(works).max())
+
+
+def _affordable(share: Share, room: int, seconds: float, times: StepTimes) -> int:
+    """Tokens of a prompt, `room` at most, that take no longer than `seconds`; 1 if none do."""
+    most = min(room, share.width)
+    if seconds == np.inf or float(times.seconds(_prompt_work(share, most))) <= seconds:
+        return room
+    prices = times.seconds(_prompt_work(share, np.arange(1, most)))  # ascending
+    return max(1, int(np.searchsorted(prices, seconds, side="right")))
+
+
+def _prompt_work(share: Share, lengths: int | IntArray) -> Work:
+    """Work of so many tokens of a prompt, [..., 4]."""
+    return span_work(np.asarray(1), lengths, share.window.context_stop, is_cached=True)
 
 
 @dataclass(frozen=True, slots=True)

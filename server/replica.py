@@ -151,12 +151,13 @@ class Replica:
                 is_over = end.is_final or num_failed_starts >= MAX_FAILED_STARTS
                 self.state = "failed" if is_over else "restarting"
                 self.failure = end.reason if is_over else ""
-                logger.error("worker %d ended: %s%s", self.index, end.reason, "; giving up" if is_over else "")
+                backoff = FIRST_BACKOFF_SECONDS if end.ready_seconds >= STABLE_SECONDS else backoff
+                next_life = "giving up" if is_over else f"it is started again in {backoff:g} s"
+                logger.error("worker %d ended: %s; %s", self.index, end.reason, next_life)
                 self._owner.on_down(self, end.reason)
                 await self._stop()
                 if is_over:
                     return
-                backoff = FIRST_BACKOFF_SECONDS if end.ready_seconds >= STABLE_SECONDS else backoff
                 await asyncio.sleep(backoff)
                 backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
         finally:

@@ -26,8 +26,8 @@ EAGER_OBSERVED: Final = 64  # until then every observation is fitted at once, af
 FIT_EVERY: Final = 8
 
 
-def span_work(num_rows: IntArray, width: int, num_context: int, is_cached: bool) -> Work:
-    """Work of a span with so many rows ([...]) of `width` query tokens each, [..., 4].
+def span_work(num_rows: IntArray, width: int | IntArray, num_context: int, is_cached: bool) -> Work:
+    """Work of a span with so many rows of `width` query tokens each, [..., 4]; [...] is the shape of rows × width.
 
     num_context   cached positions that every row reads
     is_cached     the rows' keys lie behind one another in the cache: each row runs over all of them
@@ -35,7 +35,7 @@ def span_work(num_rows: IntArray, width: int, num_context: int, is_cached: bool)
     rows = np.asarray(num_rows, np.float64)
     tokens = rows * width
     pairs = tokens * ((num_context + tokens) if is_cached else width)
-    return np.stack([np.zeros_like(rows), rows, tokens, pairs], axis=-1)
+    return np.stack([np.zeros_like(tokens), np.broadcast_to(rows, tokens.shape), tokens, pairs], axis=-1)
 
 
 def forward_work(spans: Iterable[tuple[int, int, int, bool]]) -> Work:

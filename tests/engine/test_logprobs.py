@@ -170,3 +170,38 @@ def test_a_suffix_is_refused_where_nothing_looks_to_the_right() -> None:
     driver = Driver(tiny_model(1, tiny_spec(block_length=4)))
     with pytest.raises(RequestError, match="suffix needs a model"):
         driver.engine.add(Request("r", PROMPT, 4, DecoderConfig(block_length=4, cache="none"), suffix_ids=(5,)))
+
+
+def test_scored_prompts_together_take_no_more_room_beside_others_than_one() -> None:
+    model = tiny_model(3)
+    config = EngineConfig(max_num_batched_tokens=2048)
+    driver = Driver(model, config)
+    decoder = DecoderConfig("greedy", draft_depth=0)
+    scored = [Request(f"s{index}", (3, 9, 17, 40) * 8, 0, decoder, score_prompt=True) for index in range(5)]
+    writer = Request("w", PROMPT, 64, decoder, min_tokens=64)
+    width = len(PROMPT) + 64
+    for request in (writer, *scored):
+        driver.add(request)
+    while driver.outcomes["w"].finished is None:
+        report = driver.step().report
+        assert report is not None
+        assert report.tokens <= 2 * width
+    # Alone at last, they fill a quarter of a forward with rows of 32 tokens, and more of them can be served in one.
+    report = driver.step().report
+    assert report is not None
+    assert report.rows == 2048 // 4 // 32
+    driver.run()
+    for request in scored:
+        assert driver.outcomes[request.request_id].prompt_logprobs == pytest.approx(
+            run_alone(model, request)[0].prompt_logprobs, abs=1e-4
+        )
+
+
+def test_prompts_are_scored_in_turn() -> None:
+    driver = Driver(tiny_model(3), EngineConfig(max_num_batched_tokens=128))  # room for one row of 32 tokens
+    requests = [Request(f"s{index}", (3, 9, 17, 40) * 8, 0, score_prompt=True) for index in range(3)]
+    for request in requests:
+        driver.add(request)
+    ended = {end.request_id: driver.forwards for _ in range(93) for end in driver.step().finished}
+    assert ended == {"s0": 91, "s1": 92, "s2": 93}
+    assert not driver.engine.has_work()

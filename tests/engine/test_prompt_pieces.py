@@ -5,11 +5,16 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from psd_core.config import DecoderConfig, EngineConfig
 from psd_core.models.layers import DiffusionDecoder
+from psd_core.plan import next_window
 from psd_core.request import Request
+from psd_core.sequence import Sequence
+from psd_core.shares import Share, portion_prompts
+from psd_core.speculation.steptime import StepTimes, forward_work
 from tests.engine.drive import Driver, assert_same, run_after, run_alone
 from tests.engine.naive import naive_decode
 from tests.engine.tiny import MASK_ID, tiny_model, tiny_spec
@@ -113,3 +118,56 @@ def test_prompts_are_answered_in_the_order_they_came() -> None:
         ends += [event.request_id for event in driver.step().finished if event.request_id != "short"]
         assert driver.forwards < 200
     assert ends == sorted(ends)
+
+
+def share_of(request: Request, num_cached: int = 0, *, is_open: bool = False) -> Share:
+    """The first share of a block-causal sequence, denoising or with this much of its prompt computed."""
+    sequence = Sequence(request, "block-causal", 0.0)
+    sequence.num_cached = sequence.block_start if is_open else num_cached
+    _, window = next_window(sequence, False)
+    return Share(sequence, window, True, 0, 0)
+
+
+def times_of(forward: float, row: float, token: float, pair: float) -> StepTimes:
+    return StepTimes(prices=np.asarray([forward, row, token, pair]), num_observed=1000)
+
+
+def piece(times: StepTimes, num_cached: int, least: int = 32, num_others: int = 3) -> Share:
+    """What a forward beside `num_others` takes on of a prompt of 2,000 tokens."""
+    decoder = replace(DECODER, block_length=8)
+    others = [share_of(Request(str(index), (1,) * 40, 8, decoder), is_open=True) for index in range(num_others)]
+    prompt = share_of(Request("long", (1,) * 2000, 8, decoder), num_cached)
+    (share,) = [one for one in portion_prompts([*others, prompt], 4096, least, False, times) if one is prompt]
+    return share
+
+
+def test_a_piece_is_the_shorter_the_more_it_attends_to() -> None:
+    times = times_of(0.001, 0.0001, 1e-5, 2e-7)
+    works = np.asarray([forward_work([(1, 8, 40, True)] * 3), forward_work([(1, 32, 0, True)]) - [1, 0, 0, 0]])
+    allowed = float(times.seconds(works).max())
+    widths = []
+    for num_cached in range(0, 1960, 40):
+        share = piece(times, num_cached)
+        assert share.is_partial
+        assert share.width % 8 == 0
+        cost = float(times.seconds(forward_work([(1, share.width, num_cached, True)]) - np.asarray([1, 0, 0, 0])))
+        longer = forward_work([(1, share.width + 8, num_cached, True)]) - np.asarray([1, 0, 0, 0])
+        assert cost <= allowed or share.width == 8
+        assert float(times.seconds(longer)) > allowed or share.width == 32
+        widths.append(share.width)
+    assert widths == sorted(widths, reverse=True)
+    assert (widths[0], widths[-1]) == (32, 8)
+
+
+def test_where_a_token_costs_the_same_everywhere_pieces_are_bounded_in_tokens_alone() -> None:
+    for num_cached in (0, 800, 1600):
+        assert piece(times_of(0.01, 0.0, 1e-5, 0.0), num_cached).width == 32
+        assert piece(times_of(0.01, 0.0, 1e-5, 0.0), num_cached, least=160).width == 160
+
+
+def test_before_prices_are_known_pieces_are_bounded_in_tokens_alone() -> None:
+    assert piece(StepTimes(), 1600).width == 32
+
+
+def test_with_nobody_beside_it_a_prompt_is_computed_at_once() -> None:
+    assert piece(times_of(0.001, 0.0001, 1e-5, 1e-3), 800, num_others=0).width == 1208  # with the block to answer
