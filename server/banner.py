@@ -23,7 +23,8 @@ def banner(settings: Settings, admission: Admission, url: str) -> str:
     millions = facts.num_parameters / 1e6
     size = f"{millions / 1000:.1f} B" if millions >= 1000 else f"{millions:.1f} M"
     numbers = facts.dtype if facts.quantization == "none" else f"{facts.dtype} and {facts.quantization}"
-    decoder = ", ".join(f"{key} {value}" for key, value in decoder_settings(admission.settings.decoder).items())
+    used = decoder_settings(admission.settings.decoder)
+    decoder = ", ".join(f"{key} {value}" for key, value in used.items() if value is not None)
     workers = f", {settings.model.replicas} workers" if settings.model.replicas > 1 else ""
     if settings.model.tensor_parallel_size > 1:
         workers += (
@@ -31,7 +32,7 @@ def banner(settings: Settings, admission: Admission, url: str) -> str:
             if workers
             else f" and {settings.model.tensor_parallel_size - 1} more ranks"
         )
-    prompt = {"model": name, "prompt": TRY_PROMPT, "max_tokens": 64}
+    prompt = {"model": name, "prompt": TRY_PROMPT, "max_tokens": 128}
     key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.http.api_keys else ""
     page = (f"  watch    {url}/ in a browser: the playground",) if settings.http.has_playground else ()
     return "\n".join(

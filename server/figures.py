@@ -74,12 +74,21 @@ def settings(decoder: DecoderConfig) -> JsonObject:
         "policy": decoder.policy,
         **{name: getattr(decoder, name) for name in POLICY_SETTINGS[decoder.policy]},
         "block_length": decoder.block_length,
-        "draft_depth": decoder.draft_depth,
-        "draft_increment": decoder.draft_increment,
-        "acceptance": decoder.acceptance,
+        **_drafting(decoder),
         "cache": decoder.cache,
         "canvas_blocks": decoder.canvas_blocks,
         **_editing(decoder),
+    }
+
+
+def _drafting(decoder: DecoderConfig) -> JsonObject:
+    """Branches are no drafts; "auto" is named only where the number is in fact chosen."""
+    if decoder.policy == "lopa":
+        return {}
+    return {
+        "draft_depth": "auto" if decoder.has_auto_depth else decoder.num_guesses,
+        "draft_increment": decoder.draft_increment,
+        "acceptance": decoder.acceptance,
     }
 
 

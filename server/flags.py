@@ -190,7 +190,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag(
         "draft_depth",
         whole_or(("auto",), 0, 32),
-        _DECODER.draft_depth,
+        "auto",  # a server has others to serve; the library's own default does not depend on time
         "default number of drafted states; 0 drafts nothing, auto chooses for every forward",
     ),
     Flag(

@@ -28,7 +28,7 @@ def test_an_answer_has_openai_s_shape_and_the_decoder_s_figures(server: ServerPr
     psd = answer["psd"]
     assert psd["forwards"] >= 1
     assert psd["tokens_per_forward"] == pytest.approx(usage["completion_tokens"] / psd["forwards"], abs=1e-4)
-    assert (psd["policy"], psd["acceptance"], psd["draft_depth"]) == ("threshold", "exact", 3)
+    assert (psd["policy"], psd["acceptance"], psd["draft_depth"]) == ("threshold", "exact", "auto")
 
 
 @pytest.mark.parametrize("max_tokens", [1, 15, 16, 17, 33])
@@ -98,16 +98,16 @@ def test_a_prompt_with_the_mask_s_text_is_ordinary_text(server: ServerProcess) -
     assert len(answer["choices"][0]["prompt_token_ids"]) > 3
 
 
-def test_a_seed_reproduces_the_text_and_choices_differ(server: ServerProcess) -> None:
+def test_a_seed_reproduces_the_text_and_choices_differ(random_server: ServerProcess) -> None:
     fields = {"temperature": 1.5, "max_tokens": 32, "ignore_eos": True, "n": 2, "seed": 5, "return_token_ids": True}
-    first, second = (server.complete(**fields).json()["choices"] for _ in range(2))
+    first, second = (random_server.complete(**fields).json()["choices"] for _ in range(2))
     assert first == second
     assert first[0]["token_ids"] != first[1]["token_ids"]
 
 
-def test_absent_seeds_differ(server: ServerProcess) -> None:
+def test_absent_seeds_differ(random_server: ServerProcess) -> None:
     fields = {"temperature": 2.0, "max_tokens": 32, "ignore_eos": True, "return_token_ids": True}
-    assert server.complete(**fields).json()["choices"] != server.complete(**fields).json()["choices"]
+    assert random_server.complete(**fields).json()["choices"] != random_server.complete(**fields).json()["choices"]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +125,13 @@ def test_a_request_sets_its_own_decoder(server: ServerProcess, psd: dict[str, ob
     assert response.status_code == 200
     assert response.json()["usage"]["completion_tokens"] == 20
     assert psd.items() <= response.json()["psd"].items()
+
+
+def test_only_what_was_used_of_the_drafting_is_named(server: ServerProcess) -> None:
+    assert server.complete(max_tokens=4, psd={"acceptance": "token"}).json()["psd"]["draft_depth"] == 3
+    used = server.complete(max_tokens=4, psd={"policy": "lopa"}).json()["psd"]
+    assert used["branches"] == 5
+    assert not {"draft_depth", "draft_increment", "acceptance"} & set(used)
 
 
 def test_logprobs_cover_every_returned_token(server: ServerProcess) -> None:

@@ -70,7 +70,7 @@ def test_models_are_listed_with_their_context(server: ServerProcess) -> None:
 def test_a_model_tells_what_the_server_does_by_default(server: ServerProcess, reciter: ServerProcess) -> None:
     model = server.client.get("/v1/models/tiny").json()
     own = model["psd"]
-    assert own["decoder"] == asdict(DecoderConfig())
+    assert own["decoder"] == asdict(DecoderConfig(draft_depth="auto"))
     assert (own["takes_suffix"], own["block_length"], own["seed"]) == (True, None, None)
     said = server.complete(max_tokens=None).json()
     used = {name: said["psd"][name] for name in own["decoder"] if name in said["psd"]}
