@@ -39,15 +39,15 @@ TASKS: Final = ("word", "arith", "code", "list", "json", "qa", "prose")
 Stage = Literal["early", "drill", "late"]
 SHARES: Final[Mapping[Stage, Mapping[str, float]]] = {
     "early": {
-        "word": 0.26,
-        "arith": 0.15,
-        "code": 0.12,
+        "word": 0.29,
+        "arith": 0.18,
+        "code": 0.11,
         "list": 0.09,
         "json": 0.05,
-        "qa": 0.11,
-        "prose": 0.05,
-        "fact": 0.12,
-        "recall": 0.05,
+        "qa": 0.06,
+        "prose": 0.06,
+        "fact": 0.13,
+        "recall": 0.03,
     },
     # Looking a name up takes two things at once, and neither helps alone: among other tasks it was never learned, in
     # 52 million tokens; with most of every batch it takes some hundred steps.
@@ -64,16 +64,16 @@ SHARES: Final[Mapping[Stage, Mapping[str, float]]] = {
         "copy": 0.03,
     },
     "late": {
-        "word": 0.17,
-        "arith": 0.10,
+        "word": 0.21,
+        "arith": 0.13,
         "code": 0.06,
         "list": 0.09,
         "json": 0.08,
-        "qa": 0.17,
-        "prose": 0.14,
-        "fact": 0.04,
-        "recall": 0.10,
-        "copy": 0.05,
+        "qa": 0.13,
+        "prose": 0.13,
+        "fact": 0.05,
+        "recall": 0.08,
+        "copy": 0.04,
     },
 }
 _HELD_OUT_SHARE: Final = 8  # one prompt in so many is held out

@@ -1,6 +1,6 @@
 """Trains the built-in model from nothing and exports it.
 
-    python -m demo_model.train --minutes 75 --processes 2          (CPU: one thread per process, shared gradients)
+    python -m demo_model.train --minutes 88 --processes 2          (CPU: one thread per process, shared gradients)
     python -m demo_model.train --minutes 10 --device cuda --batch-tokens 65536
 
 Resumes from its last checkpoint in demo_model/runs. The learning rate falls linearly to 0 over the minutes given,
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from demo_model.network import Network, Shape, export
 from demo_model.probe import accuracy
-from demo_model.samples import TrainingBatch, make_batch
+from demo_model.samples import TrainingBatch, choose_canvas, make_batch
 from demo_model.tasks import Stage, problems
 from demo_model.vocabulary import save_tokenizer, train_tokenizer
 
@@ -58,10 +58,10 @@ def loss_of(network: Network, forward: _Forward, batch: TrainingBatch, device: t
     return (losses * weights[asked]).sum() / weights.sum()
 
 
-def stage_of(step: int, drill_steps: Sequence[int]) -> Stage:
-    """Which shares of the tasks a step trains."""
-    first, end = drill_steps
-    return "early" if step < first else "drill" if step < end else "late"
+def stage_of(spent: float, drill: Sequence[float]) -> Stage:
+    """Which shares of the tasks a step trains when a share `spent` of the time is over."""
+    first, end = drill
+    return "early" if spent < first else "drill" if spent < end else "late"
 
 
 def share_gradients(network: Network, extra: Tensor) -> None:
@@ -121,6 +121,7 @@ def train(arguments: argparse.Namespace, rank: int, world: int) -> None:
     forward: _Forward = torch.compile(network, dynamic=False) if arguments.compile else network
     optimizers = make_optimizers(network)
     step, spent = load_checkpoint(runs, network, optimizers)
+    seconds = spent  # as all processes agreed at the end of the last step, so all are in the same stage
     tokenizer = Tokenizer.from_file(str(runs / "tokenizer.json"))
     probes = problems("held-out", 42, 7)
     budget = arguments.minutes * 60
@@ -128,8 +129,10 @@ def train(arguments: argparse.Namespace, rank: int, world: int) -> None:
     tokens = 0
     while True:
         elapsed = torch.tensor([spent + time.monotonic() - started, 0.0], device=device)
+        stage = stage_of(seconds / budget, arguments.drill)
+        canvas = choose_canvas(random.Random(f"canvas-{arguments.seed}-{step}"), stage)
         rng = random.Random(f"train-{arguments.seed}-{rank}-{step}")
-        batch = make_batch(tokenizer, rng, arguments.batch_tokens, stage_of(step, arguments.drill_steps))
+        batch = make_batch(tokenizer, rng, arguments.batch_tokens, canvas, stage)
         loss = loss_of(network, forward, batch, device)
         torch.autograd.backward(loss)
         elapsed[1] = loss.detach()
@@ -145,8 +148,8 @@ def train(arguments: argparse.Namespace, rank: int, world: int) -> None:
         tokens += batch.inputs.numel() * world
         if rank == 0 and step % 50 == 0:
             speed = tokens / (time.monotonic() - started)
-            print(f"step {step} {seconds / 60:.1f} min loss {mean_loss:.3f} {speed:.0f} tokens/s", flush=True)
-        if rank == 0 and step % 500 == 0:
+            print(f"{stage} step {step} {seconds / 60:.1f} min loss {mean_loss:.3f} {speed:.0f} tokens/s", flush=True)
+        if rank == 0 and step % 2000 == 0:
             print("  probe", accuracy(network, tokenizer, probes), flush=True)
         if rank == 0 and (time.monotonic() - last_save > 240 or seconds >= budget):
             last_save = time.monotonic()
@@ -160,11 +163,11 @@ def train(arguments: argparse.Namespace, rank: int, world: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = Path(__file__).parent
-    parser.add_argument("--minutes", type=float, default=75.0)
+    parser.add_argument("--minutes", type=float, default=88.0)
     parser.add_argument("--processes", type=int, default=2, help="CPU processes with one thread each")
     parser.add_argument("--batch-tokens", type=int, default=3072, help="per process and step")
     parser.add_argument(
-        "--drill-steps", type=int, nargs=2, default=(4200, 4800), metavar=("FIRST", "END"), help="steps of the drill"
+        "--drill", type=float, nargs=2, default=(0.5, 0.56), metavar=("FIRST", "END"), help="of the time"
     )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=1)

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 import demo_model
 from demo_model.grading import grade
 from demo_model.problem import Problem
-from demo_model.samples import BLOCK_LENGTH, make_batch
+from demo_model.samples import BLOCK_LENGTH, choose_canvas, make_batch
 from demo_model.tasks import TASKS, Stage, draw, is_held_out, problems
 from demo_model.texts import short_recall
 from demo_model.vocabulary import MASK_ID
@@ -78,7 +78,8 @@ def test_the_shipped_examples_are_held_out_and_answered() -> None:
 def test_masked_training_positions_carry_the_mask_and_only_they_are_asked(stage: Stage) -> None:
     tokenizer = Tokenizer.from_file(str(demo_path() / "tokenizer.json"))
     for seed in range(20):
-        batch = make_batch(tokenizer, random.Random(seed), 2048, stage)
+        rng = random.Random(seed)
+        batch = make_batch(tokenizer, rng, 2048, choose_canvas(rng, stage), stage)
         is_masked = batch.inputs == MASK_ID
         assert bool((is_masked | (batch.inputs == batch.targets)).all())
         assert not bool(((batch.weights > 0) & ~is_masked).any())
@@ -100,9 +101,11 @@ def test_the_drill_marks_exactly_what_must_be_looked_up() -> None:
 
 def test_many_canvases_of_the_drill_hide_nothing_but_what_must_be_looked_up() -> None:
     tokenizer = Tokenizer.from_file(str(demo_path() / "tokenizer.json"))
-    batch = make_batch(tokenizer, random.Random(2), 8192, "drill")
+    rng = random.Random(2)
+    batch = make_batch(tokenizer, rng, 8192, choose_canvas(rng, "drill"), "drill")
     is_masked = batch.inputs == MASK_ID
     shown = [tokenizer.decode(row.tolist(), skip_special_tokens=False) for row in batch.inputs]
-    is_bare = [re.search(r"\w[^.]*<\|mask\|>\.(<\|endoftext\|>)+$", text) is not None for text in shown]
+    end = re.compile(r"\w[^.]*<\|mask\|>\.(<\|endoftext\|>)+$")
+    is_bare = ["=" not in text and end.search(text) is not None for text in shown]  # equations end alike
     assert sum(is_bare) > len(is_bare) // 4
     assert all(int(row.sum()) <= 20 for row, bare in zip(is_masked, is_bare, strict=True) if bare)
