@@ -80,8 +80,10 @@ def portion_prompts(wanted: list[Share], budget: int, least: int, is_shifted: bo
     room = min(budget, max(sum((1 + share.depth) * share.width for share in others), least)) if others else budget
     seconds = _prompt_seconds(others, least, times) if others and times.is_ready else np.inf
     waiting = set()
-    for share in sorted(filter(_is_divisible, wanted), key=lambda share: share.sequence.arrival_seconds):
-        if room and seconds > 0:
+    prompts = sorted(filter(_is_divisible, wanted), key=lambda share: share.sequence.arrival_seconds)
+    for share in prompts:
+        # The first one goes on whatever prices say.
+        if room and (seconds > 0 or share is prompts[0]):
             _shorten(share, _affordable(share, room, seconds, times), is_shifted)
             room = max(0, room - share.width)
             seconds -= float(times.seconds(_prompt_work(share, share.width)))

@@ -171,3 +171,8 @@ def test_before_prices_are_known_pieces_are_bounded_in_tokens_alone() -> None:
 
 def test_with_nobody_beside_it_a_prompt_is_computed_at_once() -> None:
     assert piece(times_of(0.001, 0.0001, 1e-5, 1e-3), 800, num_others=0).width == 1208  # with the block to answer
+
+
+def test_whatever_prices_say_the_first_prompt_goes_on() -> None:
+    assert piece(times_of(0.0, 0.0, 0.0, 0.0), 800).width == 32
+    assert piece(times_of(0.0, 0.0, 0.0, 1.0), 1600).width == 8
